@@ -51,15 +51,6 @@ static void data_free(data_set *d) {
     free(d);
 }
 
-/* ONNX's own files have bfloat16 as uint16 of the same bits, which are held in i32. */
-static void take_bits(data_set *d, tn_onnx_value *v) {
-    int64_t n = shape_count(v->shape);
-    uint16_t *bits = d->bits[d->n_bits++] = cli_alloc((size_t)n * 2 + 1);
-    for (int64_t i = 0; i < n; i++) bits[i] = (uint16_t)((const int32_t *)v->data)[i];
-    v->data = bits;
-    v->dtype = TN_BF16;
-}
-
 /* Strings become the numbers by which the model holds them. */
 static bool take_texts(data_set *d, tn_onnx_model *m, tn_onnx_value *v) {
     int64_t n = shape_count(v->shape), *numbers = d->bits[d->n_bits++] = cli_alloc((size_t)n * 8 + 1);
@@ -80,7 +71,7 @@ static char *data_add(tn_onnx_model *m, tn_ctx *ctx, data_set *d, const char *pa
     for (int k = 0; k < n; k++) {
         tn_onnx_value *v = &d->values[d->n++];
         if (tn_onnx_array(a, k, v)) return cli_format("%s", tn_ctx_error(ctx));
-        if (p->dtype == TN_BF16 && v->dtype == TN_I32) take_bits(d, v);
+        if (p->dtype == TN_BF16 && v->dtype == TN_U16) v->dtype = TN_BF16; /* ONNX's own files have bfloat16 as uint16 */
         if (v->dtype == TN_N_DTYPES && !take_texts(d, m, v)) return cli_format("%s", tn_ctx_error(ctx));
         v->name = p->kind == TN_ONNX_SEQUENCE || p->kind == TN_ONNX_OPTIONAL_SEQUENCE ? cli_format("%s[%d]", p->name, k)
                                                                                       : cli_format("%s", p->name);

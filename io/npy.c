@@ -5,15 +5,6 @@
 
 #include <stdio.h>
 
-static const struct {
-    const char *descr; /* byte order and kind, little-endian */
-    tn_dtype dtype;
-} dtypes[] = {
-    { "<f4", TN_F32 }, { "<f8", TN_F64 }, { "<f2", TN_F16 }, { "|i1", TN_I8 },
-    { "<i4", TN_I32 }, { "<i8", TN_I64 }, { "|u1", TN_U8 },  { "|b1", TN_BOOL },
-};
-enum { N_DTYPES = sizeof dtypes / sizeof dtypes[0] };
-
 /* What the header says. */
 typedef struct npy_header {
     tn_dtype dtype;
@@ -42,12 +33,14 @@ static tn_status read_descr(io_reader *r, npy_header *h) {
     tn_status s = read_text(r, "before the descr", text, sizeof text);
     if (s) return s;
     bool one_byte = strlen(text) == 3 && text[2] == '1';
-    for (int i = 0; i < N_DTYPES; i++) /* one-byte elements have no byte order: any sign is right */
-        if (!strcmp(dtypes[i].descr + 1, text[0] ? text + 1 : text) &&
-            (text[0] == dtypes[i].descr[0] || (one_byte && strchr("<>=|", text[0])))) {
-            h->dtype = dtypes[i].dtype;
+    for (int i = 0; i < TN_N_DTYPES; i++) { /* one-byte elements have no byte order: any sign is right */
+        const char *descr = tn_dtype_get_info((tn_dtype)i)->numpy;
+        if (descr && !strcmp(descr + 1, text[0] ? text + 1 : text) &&
+            (text[0] == descr[0] || (one_byte && strchr("<>=|", text[0])))) {
+            h->dtype = (tn_dtype)i;
             return TN_OK;
         }
+    }
     if (text[0] == '>')
         return io_fail(r->ctx, TN_ERR_UNSUPPORTED, "%s: dtype '%s' is big-endian; save it with x.astype('<%s')", r->name, text,
                        text + 1);
@@ -218,10 +211,8 @@ tn_status tn_io_npy_save(tn_ctx *ctx, const char *path, tn_dtype dtype, tn_shape
     if (!ctx || !path) return io_fail(ctx, TN_ERR_INVAL, "tn_io_npy_save: an argument is NULL");
     if (!io_array_bytes(dtype, &shape, &size) || (size && !data))
         return io_fail(ctx, TN_ERR_INVAL, "%s: dtype, shape or data is not valid", path);
-    int k = 0;
-    while (k < N_DTYPES && dtypes[k].dtype != dtype) k++;
-    if (k == N_DTYPES)
-        return io_fail(ctx, TN_ERR_UNSUPPORTED, "%s: npy has no %s; cast to f32 first", path, tn_dtype_name(dtype));
+    const char *descr = tn_dtype_get_info(dtype)->numpy;
+    if (!descr) return io_fail(ctx, TN_ERR_UNSUPPORTED, "%s: npy has no %s; cast to f32 first", path, tn_dtype_name(dtype));
 
     char dims[TN_MAX_RANK * 22 + 1] = "", header[512];
     size_t at = 0;
@@ -229,7 +220,7 @@ tn_status tn_io_npy_save(tn_ctx *ctx, const char *path, tn_dtype dtype, tn_shape
         at += (size_t)snprintf(dims + at, sizeof dims - at, "%s%lld%s", i ? ", " : "", (long long)shape.dim[i],
                                shape.rank == 1 ? "," : "");
     size_t n = (size_t)snprintf(header + 10, sizeof header - 10, "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }",
-                                dtypes[k].descr, dims) +
+                                descr, dims) +
                10;
     size_t padded = (n + 1 + 63) / 64 * 64; /* the elements begin at a multiple of 64 bytes */
     memset(header + n, ' ', padded - n);

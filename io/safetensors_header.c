@@ -7,37 +7,13 @@
 
 /* ---- dtypes ---- */
 
-static const struct {
-    const char *name;
-    tn_dtype dtype; /* TN_N_DTYPES: known to the format, not to Tenon */
-} dtypes[] = {
-    { "F32", TN_F32 },
-    { "F64", TN_F64 },
-    { "F16", TN_F16 },
-    { "BF16", TN_BF16 },
-    { "I8", TN_I8 },
-    { "I32", TN_I32 },
-    { "I64", TN_I64 },
-    { "U8", TN_U8 },
-    { "BOOL", TN_BOOL },
-    { "I16", TN_N_DTYPES },
-    { "U16", TN_N_DTYPES },
-    { "U32", TN_N_DTYPES },
-    { "U64", TN_N_DTYPES },
-    { "C64", TN_N_DTYPES },
-    { "F8_E4M3", TN_N_DTYPES },
-    { "F8_E5M2", TN_N_DTYPES },
-    { "F8_E8M0", TN_N_DTYPES },
-    { "F4", TN_N_DTYPES },
-    { "F6_E2M3", TN_N_DTYPES },
-    { "F6_E3M2", TN_N_DTYPES },
-};
-enum { N_DTYPES = sizeof dtypes / sizeof dtypes[0] };
+/* Those that the format knows, but not Tenon. */
+static const char *const others[] = { "C64", "F8_E8M0", "F4", "F6_E2M3", "F6_E3M2" };
+enum { N_OTHERS = sizeof others / sizeof others[0] };
 
 const char *st_dtype_name(tn_dtype t) {
-    for (int i = 0; i < N_DTYPES; i++)
-        if (dtypes[i].dtype == t && t != TN_N_DTYPES) return dtypes[i].name;
-    return NULL;
+    const tn_dtype_info *i = tn_dtype_get_info(t);
+    return i ? i->safetensors : NULL;
 }
 
 /* ---- sorting ---- */
@@ -140,12 +116,14 @@ static tn_status read_dtype(io_reader *r, st_header *h, st_entry *e) {
     char *name;
     tn_status s = read_string(r, h, "before the dtype", 0, &name);
     if (s) return s;
-    for (int i = 0; i < N_DTYPES; i++) {
-        if (strcmp(dtypes[i].name, name)) continue;
-        e->dtype = dtypes[i].dtype;
-        if (e->dtype != TN_N_DTYPES) return TN_OK;
-        return io_fail(r->ctx, TN_ERR_UNSUPPORTED, "%s: %s: dtype %s has no counterpart in Tenon", r->name, e->name, name);
-    }
+    for (int i = 0; i < TN_N_DTYPES; i++)
+        if (!strcmp(st_dtype_name((tn_dtype)i), name)) {
+            e->dtype = (tn_dtype)i;
+            return TN_OK;
+        }
+    for (int i = 0; i < N_OTHERS; i++)
+        if (!strcmp(others[i], name))
+            return io_fail(r->ctx, TN_ERR_UNSUPPORTED, "%s: %s: dtype %s has no counterpart in Tenon", r->name, e->name, name);
     return io_parse_error(r, "%s: unknown dtype \"%.40s\"", e->name, name);
 }
 

@@ -25,15 +25,10 @@ static const scan kinds[] = { { TN_SCAN_SUM, TN_SCATTER_ADD, tn_sum, tn_add },
                               { TN_SCAN_MIN, TN_SCATTER_MIN, tn_reduce_min, tn_min } };
 
 double nn_identity(tn_dtype t, tn_scatter_mode mode) {
-    static const double low[TN_N_DTYPES] = {
-        [TN_F32] = -INFINITY, [TN_F64] = -INFINITY, [TN_F16] = -INFINITY, [TN_BF16] = -INFINITY,
-        [TN_I8] = -128,       [TN_I32] = -0x1p31,   [TN_I64] = -0x1p63
-    };
-    static const double high[TN_N_DTYPES] = {
-        [TN_F32] = INFINITY, [TN_F64] = INFINITY,   [TN_F16] = INFINITY, [TN_BF16] = INFINITY,
-        [TN_I8] = 127,       [TN_I32] = 0x1p31 - 1, [TN_U8] = 255
-    };
-    return mode == TN_SCATTER_MUL ? 1 : mode == TN_SCATTER_MAX ? low[t] : mode == TN_SCATTER_MIN ? high[t] : 0;
+    const tn_dtype_info *i = tn_dtype_get_info(t);
+    bool is_float = i->kind == TN_KIND_FLOAT;
+    double low = is_float ? -INFINITY : i->lo, high = is_float ? INFINITY : i->hi;
+    return mode == TN_SCATTER_MUL ? 1 : mode == TN_SCATTER_MAX ? low : mode == TN_SCATTER_MIN ? high : 0;
 }
 tn_tensor nn_complement(tn_tensor x) { return tn_sub(nn_scalar(x, -1), x); }
 

@@ -236,11 +236,11 @@ tn_tensor onnx_wrap_bits(tn_tensor x, int bits, bool is_signed) {
     return is_signed ? tn_select(tn_ge(low, onnx_scalar(x, half)), tn_sub(low, onnx_scalar(x, 2 * half)), low) : low;
 }
 tn_tensor onnx_wrap(tn_tensor x, int elem) {
-    int bits = !onnx_elem_wraps(elem) || elem == ELEM_U64 ? 0 : (int)onnx_elem_bytes(elem, 8);
+    int bits = !onnx_elem_wraps(elem) ? 0 : (int)onnx_elem_bytes(elem, 8);
     if (!bits) return x;
     tn_dtype held = tn_tensor_dtype(x);
     if (bits < 8) x = tn_cast(x, TN_I32); /* the mask is no number of i8 */
-    return tn_cast(onnx_wrap_bits(x, bits, elem == ELEM_I16 || elem == ELEM_I4 || elem == ELEM_I2), held);
+    return tn_cast(onnx_wrap_bits(x, bits, elem == ELEM_I4 || elem == ELEM_I2), held);
 }
 
 /* Powers of two alone: the smallest that is not less. A logarithm says which three to look at. */

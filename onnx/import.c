@@ -111,8 +111,7 @@ static void check_call(onnx_call *c) {
         if (!v) continue;
         if (v->kind != TN_ONNX_TENSOR && !(r->flags & ROW_LISTS)) onnx_refuse(c, "a sequence or an optional as operand %d", i);
         bool fits = !onnx_elem_widened(v->elem) || r->flags & (ROW_MOVE | ROW_ANY) ||
-                    (onnx_elem_wraps(v->elem) && r->flags & ROW_WRAP) ||
-                    (onnx_elem_wraps(v->elem) && r->flags & ROW_ORDER && (v->elem != ELEM_U64 || r->flags & ROW_UNSIGNED));
+                    (onnx_elem_wraps(v->elem) && r->flags & ROW_WRAP) || (onnx_elem_wraps(v->elem) && r->flags & ROW_ORDER);
         if (v->kind == TN_ONNX_TENSOR && !fits) onnx_refuse(c, "operands of %s", onnx_elem_name(v->elem));
     }
 }

@@ -68,14 +68,13 @@ typedef struct onnx_call {
 } onnx_call;
 
 typedef enum {
-    ROW_HOST = 1,      /* results need no graph where the operands are known */
-    ROW_MOVE = 2,      /* values go through unchanged: any type */
-    ROW_ORDER = 4,     /* right for types held in a wider one (not for uint64) */
-    ROW_WRAP = 8,      /* the same, after the result is brought back into the type's range; also for uint64 */
-    ROW_KEEP = 16,     /* never computed at import: work that is not linear in its operands */
-    ROW_LISTS = 32,    /* takes sequences and optionals */
-    ROW_ANY = 64,      /* its handler looks at the types */
-    ROW_UNSIGNED = 128 /* ROW_ORDER, and right for uint64, too */
+    ROW_HOST = 1,   /* results need no graph where the operands are known */
+    ROW_MOVE = 2,   /* values go through unchanged: any type */
+    ROW_ORDER = 4,  /* right for types held in a wider one */
+    ROW_WRAP = 8,   /* the same, after the result is brought back into the type's range; also for uint64 */
+    ROW_KEEP = 16,  /* never computed at import: work that is not linear in its operands */
+    ROW_LISTS = 32, /* takes sequences and optionals */
+    ROW_ANY = 64,   /* its handler looks at the types */
 } onnx_row_flags;
 
 struct onnx_row {

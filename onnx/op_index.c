@@ -110,7 +110,6 @@ void onnx_op_one_hot(onnx_call *c) {
         with_one.dim[i] = i == axis ? 1 : is.dim[k++];
         s.dim[i] = i == axis ? (int64_t)depth : with_one.dim[i];
     }
-    if (onnx_elem(c, 0) == ELEM_U64) onnx_refuse(c, "indices of uint64");
     tn_tensor index = tn_reshape(tn_cast(onnx_t(c, 0), TN_I64), with_one), values = onnx_t(c, 2);
     index = onnx_not_negative(index, (int64_t)depth);
     tn_tensor hot = tn_eq(index, tn_iota(c->g, TN_I64, s, axis));

@@ -19,20 +19,6 @@ static tn_tensor old_broadcast(onnx_call *c, tn_tensor a, tn_tensor b) {
     return tn_reshape(b, s);
 }
 
-/* uint64, which is held as the i64 of the same bits: its order is that of i64 with the highest bit turned. */
-static tn_tensor turned(tn_tensor x) { return tn_xor(x, tn_const(x.graph, TN_I64, TN_SCALAR, &(int64_t){ INT64_MIN })); }
-static tn_tensor half_u64(tn_tensor x) {
-    tn_tensor two = onnx_scalar(x, 2), top = tn_const(x.graph, TN_I64, TN_SCALAR, &(int64_t){ INT64_MAX });
-    return tn_and(tn_div(tn_sub(x, tn_mod(x, two)), two), top);
-}
-/* By a divisor in the upper half: 0 or 1. Else twice the quotient of the half, and one more where the rest is large. */
-static tn_tensor div_u64(tn_tensor a, tn_tensor b) {
-    tn_tensor twice = tn_mul_scalar(tn_div(half_u64(a), b), 2), rest = tn_sub(a, tn_mul(twice, b)), one = onnx_scalar(a, 1);
-    tn_tensor more = tn_add(twice, tn_select(tn_ge(turned(rest), turned(b)), one, onnx_scalar(a, 0)));
-    tn_tensor few = tn_cast(tn_ge(turned(a), turned(b)), TN_I64), zero = onnx_scalar(b, 0);
-    return tn_select(tn_eq(b, zero), zero, tn_select(tn_lt(b, zero), few, more));
-}
-
 static void check_equal_types(onnx_call *c) {
     for (int i = 1; i < c->n_in; i++)
         if (onnx_has(c, i) && onnx_elem(c, i) != onnx_elem(c, 0))
@@ -43,23 +29,13 @@ void onnx_op_binary(onnx_call *c) {
     check_equal_types(c);
     if (c->opset < 7) (void)onnx_attr_find(c, "consumed_inputs");
     tn_tensor a = onnx_t(c, 0), b = old_broadcast(c, a, onnx_t(c, 1)), y;
-    bool is_u64 = onnx_elem(c, 0) == ELEM_U64 && c->row->flags & ROW_UNSIGNED;
-    if (is_u64 && c->row->binary == (tn_div))
-        y = div_u64(a, b);
-    else
-        y = is_u64 ? c->row->binary(turned(a), turned(b)) : c->row->binary(a, b);
+    y = c->row->binary(a, b);
     bool same = tn_tensor_dtype(y) == tn_tensor_dtype(a);
     onnx_put(c, 0, same ? onnx_wrap(y, onnx_elem(c, 0)) : y, ELEM_NONE);
 }
 
 /* ---- types ---- */
 
-static tn_tensor cast_from(tn_tensor x, int from, tn_dtype to) {
-    bool to_float = to == TN_F32 || to == TN_F64 || to == TN_F16 || to == TN_BF16;
-    if (from != ELEM_U64 || !to_float) return tn_cast(x, to);
-    tn_tensor d = tn_cast(x, TN_F64);
-    return tn_cast(tn_select(tn_lt(x, onnx_scalar(x, 0)), tn_add_scalar(d, 18446744073709551616.0), d), to);
-}
 static void cast_to(onnx_call *c, int to) {
     tn_dtype t = onnx_elem_dtype(to);
     int from = onnx_elem(c, 0);
@@ -70,16 +46,15 @@ static void cast_to(onnx_call *c, int to) {
     if (onnx_minifloat_of(to)) {
         bool saturate = onnx_attr_int(c, "saturate", 1);
         if (!onnx_attr_is(c, "round_mode", "up", "up")) onnx_refuse(c, "attribute round_mode");
-        onnx_put(c, 0, onnx_round_to(cast_from(onnx_t(c, 0), from, TN_F32), to, saturate), to);
+        onnx_put(c, 0, onnx_round_to(tn_cast(onnx_t(c, 0), TN_F32), to, saturate), to);
         return;
     }
     if (onnx_elem_wraps(to) && onnx_elem_bytes(to, 8) < 8) {
-        onnx_put(c, 0, onnx_wrap(tn_cast(onnx_wrap(cast_from(onnx_t(c, 0), from, TN_I32), to), t), to), to);
+        onnx_put(c, 0, onnx_wrap(tn_cast(onnx_wrap(tn_cast(onnx_t(c, 0), TN_I32), to), t), to), to);
         return;
     }
     if (t == TN_N_DTYPES) onnx_refuse(c, "a cast to %s", onnx_elem_name(to));
-    if (to == ELEM_U64 && onnx_is_float(onnx_elem(c, 0))) onnx_refuse(c, "a cast of floats to uint64");
-    onnx_put(c, 0, onnx_wrap(cast_from(onnx_t(c, 0), onnx_elem(c, 0), t), to), to);
+    onnx_put(c, 0, onnx_wrap(tn_cast(onnx_t(c, 0), t), to), to);
 }
 void onnx_op_cast(onnx_call *c) {
     (void)onnx_attr_find(c, "saturate");   /* of types of 8 bits */
@@ -216,22 +191,15 @@ static void variadic(onnx_call *c, tn_tensor (*f)(tn_tensor, tn_tensor), bool me
     for (int i = 1; i < c->n_in; i++) y = f(y, onnx_t(c, i));
     onnx_put(c, 0, mean ? tn_div(y, onnx_scalar(y, c->n_in)) : y, ELEM_NONE);
 }
-static tn_tensor max_u64(tn_tensor a, tn_tensor b) { return turned(tn_max(turned(a), turned(b))); }
-static tn_tensor min_u64(tn_tensor a, tn_tensor b) { return turned(tn_min(turned(a), turned(b))); }
-void onnx_op_max(onnx_call *c) { variadic(c, onnx_elem(c, 0) == ELEM_U64 ? max_u64 : (tn_max), false); }
-void onnx_op_min(onnx_call *c) { variadic(c, onnx_elem(c, 0) == ELEM_U64 ? min_u64 : (tn_min), false); }
+void onnx_op_max(onnx_call *c) { variadic(c, (tn_max), false); }
+void onnx_op_min(onnx_call *c) { variadic(c, (tn_min), false); }
 void onnx_op_sum(onnx_call *c) { variadic(c, (tn_add), false); }
 void onnx_op_mean(onnx_call *c) { variadic(c, (tn_add), true); }
 
 void onnx_op_mod(onnx_call *c) {
     check_equal_types(c);
-    tn_tensor a = onnx_t(c, 0), b = onnx_t(c, 1), y;
-    if (onnx_attr_int(c, "fmod", 0) && onnx_elem(c, 0) != ELEM_U64) {
-        y = tn_fmod(a, b);
-    } else {
-        y = onnx_elem(c, 0) == ELEM_U64 ? tn_sub(a, tn_mul(div_u64(a, b), b)) : tn_mod(a, b);
-    }
-    onnx_put(c, 0, y, ELEM_NONE);
+    tn_tensor a = onnx_t(c, 0), b = onnx_t(c, 1);
+    onnx_put(c, 0, onnx_attr_int(c, "fmod", 0) ? tn_fmod(a, b) : tn_mod(a, b), ELEM_NONE);
 }
 
 /* Whole numbers by squaring, which wraps around as products do. */
@@ -251,7 +219,7 @@ void onnx_op_pow(onnx_call *c) {
     if (onnx_elem_widened(base) || (onnx_elem_widened(exponent) && !onnx_is_float(base)))
         onnx_refuse(c, "operands of %s and %s", onnx_elem_name(base), onnx_elem_name(exponent));
     if (onnx_is_float(base))
-        y = tn_pow(a, cast_from(b, exponent, tn_tensor_dtype(a)));
+        y = tn_pow(a, tn_cast(b, tn_tensor_dtype(a)));
     else if (onnx_is_float(exponent))
         y = tn_cast(tn_pow(tn_cast(a, TN_F64), tn_cast(b, TN_F64)), tn_tensor_dtype(a));
     else
@@ -273,12 +241,6 @@ void onnx_op_where(onnx_call *c) {
 
 void onnx_op_bitwise_not(onnx_call *c) { onnx_put(c, 0, onnx_wrap(tn_bit_not(onnx_t(c, 0)), onnx_elem(c, 0)), ELEM_NONE); }
 
-/* uint64 is held with a sign, copies of which an arithmetic shift brings in at the top: they are masked away. */
-static tn_tensor shift_right_u64(tn_tensor x, tn_tensor by) {
-    tn_tensor above = tn_shift_left(onnx_scalar(x, -1), tn_sub(onnx_scalar(by, 64), by)), y = tn_shift_right(x, by);
-    tn_tensor inside = tn_eq(tn_and(by, onnx_scalar(by, -64)), onnx_scalar(by, 0));
-    return tn_select(inside, tn_and(y, tn_bit_not(above)), onnx_scalar(x, 0));
-}
 /* What a type of fewer bits shifts out is above the bits that it keeps of the held one. */
 void onnx_op_bit_shift(onnx_call *c) {
     int elem = onnx_elem(c, 0);
@@ -287,6 +249,6 @@ void onnx_op_bit_shift(onnx_call *c) {
     if (!left && !onnx_attr_is(c, "direction", "", "RIGHT")) onnx_refuse(c, "attribute direction");
     if (elem == ELEM_BOOL || onnx_is_float(elem)) onnx_refuse(c, "operands of %s", onnx_elem_name(elem));
     tn_tensor x = onnx_t(c, 0), by = onnx_t(c, 1);
-    tn_tensor y = left ? tn_shift_left(x, by) : elem == ELEM_U64 ? shift_right_u64(x, by) : tn_shift_right(x, by);
+    tn_tensor y = left ? tn_shift_left(x, by) : tn_shift_right(x, by);
     onnx_put(c, 0, onnx_wrap(y, elem), ELEM_NONE);
 }

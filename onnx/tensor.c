@@ -17,16 +17,16 @@ static const elem_row elems[ELEM_N] = {
     [ELEM_F32] = { "float", TN_F32, 32, 4, false, true },
     [ELEM_U8] = { "uint8", TN_U8, 8, 5, false, false },
     [ELEM_I8] = { "int8", TN_I8, 8, 5, false, true },
-    [ELEM_U16] = { "uint16", TN_I32, 16, 5, true, false },
-    [ELEM_I16] = { "int16", TN_I32, 16, 5, true, true },
+    [ELEM_U16] = { "uint16", TN_U16, 16, 5, false, false },
+    [ELEM_I16] = { "int16", TN_I16, 16, 5, false, true },
     [ELEM_I32] = { "int32", TN_I32, 32, 5, false, true },
     [ELEM_I64] = { "int64", TN_I64, 64, 7, false, true },
     [ELEM_STRING] = { "string", TN_I64, 0, 6, true, false },
     [ELEM_BOOL] = { "bool", TN_BOOL, 8, 5, false, false },
     [ELEM_F16] = { "float16", TN_F16, 16, 5, false, true },
     [ELEM_F64] = { "double", TN_F64, 64, 10, false, true },
-    [ELEM_U32] = { "uint32", TN_I64, 32, 11, true, false },
-    [ELEM_U64] = { "uint64", TN_I64, 64, 11, true, false },
+    [ELEM_U32] = { "uint32", TN_U32, 32, 11, false, false },
+    [ELEM_U64] = { "uint64", TN_U64, 64, 11, false, false },
     [ELEM_C64] = { "complex64", TN_N_DTYPES, 64, 4, false, true },
     [ELEM_C128] = { "complex128", TN_N_DTYPES, 128, 10, false, true },
     [ELEM_BF16] = { "bfloat16", TN_BF16, 16, 5, false, true },
@@ -47,9 +47,8 @@ tn_dtype onnx_elem_dtype(int elem) { return row_of(elem)->held; }
 size_t onnx_elem_bytes(int elem, int64_t n) { return ((size_t)n * row_of(elem)->bits + 7) / 8; }
 bool onnx_elem_widened(int elem) { return row_of(elem)->widened; }
 int onnx_elem_of(tn_dtype t) {
-    for (int i = 1; i < ELEM_N; i++)
-        if (elems[i].held == t && !elems[i].widened) return i;
-    return ELEM_NONE;
+    const tn_dtype_info *i = tn_dtype_get_info(t);
+    return i ? i->onnx : ELEM_NONE;
 }
 
 /* ---- small floating-point types ---- */

@@ -74,10 +74,44 @@ typedef enum {
 /* Name of a status, as "TN_ERR_SHAPE". Never NULL. */
 TN_API const char *tn_status_name(tn_status s);
 
-/* Element types. f16 and bf16 are storage formats: arithmetic on them is done in f32 and rounded when stored. */
-typedef enum { TN_F32, TN_F64, TN_F16, TN_BF16, TN_I8, TN_I32, TN_I64, TN_U8, TN_BOOL, TN_N_DTYPES } tn_dtype;
+/* Element types. f16 and bf16 are storage formats: arithmetic on them is done in f32 and rounded when stored. f8e4m3 and f8e5m2
+ * (OCP's 8-bit floats) are stored, moved, chosen and converted only: cast them to calculate, which costs no memory, as
+ * contractions and other kernels convert what they read. Integers wrap around. tn_cast: floats to integers truncate and
+ * saturate, NaN gives 0; to 8-bit floats they round to nearest even and saturate, as ONNX's Cast does; integers to narrower
+ * ones wrap around. */
+typedef enum {
+    TN_F32,
+    TN_F64,
+    TN_F16,
+    TN_BF16,
+    TN_I8,
+    TN_I32,
+    TN_I64,
+    TN_U8,
+    TN_BOOL,
+    TN_I16,
+    TN_U16,
+    TN_U32,
+    TN_U64,
+    TN_F8E4M3,
+    TN_F8E5M2,
+    TN_N_DTYPES
+} tn_dtype;
 TN_API const char *tn_dtype_name(tn_dtype t); /* "f32"; "?" for an unknown value */
 TN_API size_t tn_dtype_size(tn_dtype t);      /* bytes of one element */
+typedef enum { TN_KIND_FLOAT, TN_KIND_INT, TN_KIND_UINT, TN_KIND_BOOL } tn_dtype_kind;
+typedef struct {
+    const char *name;
+    tn_dtype_kind kind;
+    int bytes;               /* of one element */
+    double lo, hi;           /* smallest and largest finite value; of 64 bits the largest double that is one */
+    int arithmetic;          /* 0 = it is stored, moved, chosen and converted only */
+    const char *word;        /* the C type of its memory; floats of less than 32 bits are their bits */
+    const char *numpy;       /* "<f4"; NULL = NumPy has none of its own */
+    const char *safetensors; /* "F32" */
+    int onnx, dlpack;        /* TensorProto.DataType, DLDataTypeCode */
+} tn_dtype_info;
+TN_API const tn_dtype_info *tn_dtype_get_info(tn_dtype t); /* NULL for an unknown value */
 
 /* ---- context ------------------------------------------------------------------------------------------------------------- */
 

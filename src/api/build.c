@@ -36,11 +36,8 @@ static int64_t check_elems(graph *g, tn_dtype t, const tn_shape *s) {
 }
 void api_check_value(graph *g, tn_dtype t, double v) {
     if (dtype_is_float(t)) return;
-    static const double lo[TN_N_DTYPES] = { [TN_I8] = -128, [TN_I32] = -0x1p31, [TN_I64] = -0x1p63 };
-    static const double hi[TN_N_DTYPES] = {
-        [TN_I8] = 127, [TN_I32] = 0x1p31 - 1, [TN_I64] = 0x1.fffffffffffffp62, [TN_U8] = 255, [TN_BOOL] = 1
-    };
-    if (!(v >= lo[t] && v <= hi[t]) || v != trunc(v)) FAIL(g, TN_ERR_DTYPE, "%.17g is not a value of %s", v, dtype_name(t));
+    if (!(v >= dtype_info(t)->lo && v <= dtype_info(t)->hi) || v != trunc(v))
+        FAIL(g, TN_ERR_DTYPE, "%.17g is not a value of %s", v, dtype_name(t));
 }
 val api_scalar_like(graph *g, val x, double v) {
     api_check_value(g, (tn_dtype)graph_get(g, x)->dtype, v);

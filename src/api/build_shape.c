@@ -75,7 +75,7 @@ static val build_mean(graph *g, const val *in, void *args) {
     tn_dtype t = (tn_dtype)graph_get(g, in[0])->dtype;
     if (!dtype_is_float(t)) FAIL(g, TN_ERR_DTYPE, "the mean of %s is not a value of it: convert with tn_cast", dtype_name(t));
     uint64_t mask = check_axes(g, a->axes, a->n, graph_get(g, in[0])->rank);
-    val x = t == TN_F16 || t == TN_BF16 ? graph_cast(g, in[0], TN_F32) : in[0];
+    val x = dtype_is_narrow_float(t) ? graph_cast(g, in[0], TN_F32) : in[0];
     val sum = graph_reduce(g, OP_sum, x, mask);
     val r = graph_cast(g, graph_binary(g, OP_div, sum, count_like(g, in[0], sum, mask)), t);
     return a->keep ? r : drop_axes(g, r, mask);

@@ -48,7 +48,7 @@ static val build_floor_div(graph *g, const val *in, void *args) {
         return choose(g, with(g, OP_eq, y, 0), two(g, OP_div, x, y), whole);
     }
     val q = two(g, OP_div, x, y);
-    if (dtype_of(g, x) == TN_U8) return q;
+    if (dtype_is_unsigned(dtype_of(g, x))) return q;
     val rest = with(g, OP_ne, two(g, OP_mod, x, y), 0);
     val differ = two(g, OP_xor, with(g, OP_lt, x, 0), with(g, OP_lt, y, 0));
     return choose(g, two(g, OP_and, rest, differ), with(g, OP_sub, q, 1), q);
@@ -59,7 +59,7 @@ static val build_fmod(graph *g, const val *in, void *args) {
     (void)args;
     val x = in[0], y = in[1];
     if (is_float(g, x)) return two(g, OP_mul, one(g, OP_sign, x), two(g, OP_mod, one(g, OP_abs, x), one(g, OP_abs, y)));
-    if (dtype_of(g, x) == TN_U8) return two(g, OP_mod, x, y);
+    if (dtype_is_unsigned(dtype_of(g, x))) return two(g, OP_mod, x, y);
     val rest = two(g, OP_sub, x, two(g, OP_mul, two(g, OP_div, x, y), y));
     return choose(g, with(g, OP_eq, y, 0), graph_splat_like(g, y, 0), rest);
 }
@@ -70,7 +70,13 @@ tn_tensor tn_fmod(tn_tensor x, tn_tensor y) { return api_build(NULL, TWO("tn_fmo
 static val build_bit_not(graph *g, const val *in, void *args) {
     (void)args;
     tn_dtype t = dtype_of(g, in[0]);
-    return t == TN_BOOL ? one(g, OP_not, in[0]) : with(g, OP_xor, in[0], t == TN_U8 ? 255 : -1);
+    if (t == TN_BOOL) return one(g, OP_not, in[0]);
+    if (dtype_is_float(t)) FAIL(g, TN_ERR_DTYPE, "%s has no bits to flip", dtype_name(t));
+    int64_t ones = -1, dims[TN_MAX_RANK];
+    node n = *graph_get(g, in[0]);
+    val c = graph_const(g, t, 0, NULL, &ones);
+    memcpy(dims, n.dims, sizeof(int64_t) * (size_t)n.rank);
+    return two(g, OP_xor, in[0], graph_broadcast(g, c, n.rank, dims));
 }
 tn_tensor tn_bit_not(tn_tensor x) { return api_build(NULL, ONE("tn_bit_not", x), build_bit_not, NULL); }
 
@@ -78,8 +84,8 @@ tn_tensor tn_bit_not(tn_tensor x) { return api_build(NULL, ONE("tn_bit_not", x),
 static val as_word(graph *g, val x) {
     tn_dtype t = dtype_of(g, x);
     if (t == TN_BOOL || dtype_is_float(t)) FAIL(g, TN_ERR_DTYPE, "%s has no bits to count", dtype_name(t));
-    val w = t == TN_I64 ? x : graph_cast(g, x, TN_I32);
-    return t == TN_I8 ? with(g, OP_and, w, 255) : w;
+    val w = dtype_size(t) == 8 ? graph_cast(g, x, TN_I64) : graph_cast(g, x, TN_I32);
+    return dtype_size(t) < 4 && !dtype_is_unsigned(t) ? with(g, OP_and, w, t == TN_I8 ? 255 : 65535) : w;
 }
 static val word_like(graph *g, val x, uint64_t bits) { /* repeated in the upper half */
     bool is_wide = dtype_of(g, x) == TN_I64;

@@ -20,7 +20,8 @@ const char *tn_status_name(tn_status s) {
     return (unsigned)s < COUNT_OF(names) ? names[s] : "TN_ERR_?";
 }
 
-const char *tn_dtype_name(tn_dtype t) { return (unsigned)t < TN_N_DTYPES ? dtype_name(t) : "?"; }
+const char *tn_dtype_name(tn_dtype t) { return dtype_name(t); }
+const tn_dtype_info *tn_dtype_get_info(tn_dtype t) { return dtype_info(t); }
 size_t tn_dtype_size(tn_dtype t) { return (unsigned)t < TN_N_DTYPES ? dtype_size(t) : 0; }
 
 /* ---- configuration ---- */

@@ -35,44 +35,6 @@ typedef struct comparison {
     uint64_t random;
 } comparison;
 
-/* Half the distance between 1 and the next number. */
-static double unit_roundoff(tn_dtype t) {
-    switch (t) {
-    case TN_F64:
-        return 0x1p-53;
-    case TN_F16:
-        return 0x1p-11;
-    case TN_BF16:
-        return 0x1p-8;
-    case TN_F32:
-        return 0x1p-24;
-    default:
-        return 0;
-    }
-}
-static double largest(tn_dtype t) {
-    switch (t) {
-    case TN_F64:
-        return 0x1.fffffffffffffp1023;
-    case TN_F16:
-        return 65504;
-    case TN_BF16:
-        return 0x1.fep127;
-    default:
-        return 0x1.fffffep127;
-    }
-}
-static double smallest_normal(tn_dtype t) {
-    switch (t) {
-    case TN_F64:
-        return 0x1p-1022;
-    case TN_F16:
-        return 0x1p-14;
-    default:
-        return 0x1p-126;
-    }
-}
-
 static void load_operands(comparison *c) {
     const node *n = graph_get(c->ir, c->v);
     c->in = ARENA_ARRAY(&c->arena, eval_value, n->n_in + 1);
@@ -123,7 +85,7 @@ static void bound_by_moving(comparison *c, eval_value want, double *bound, int64
         tn_dtype t = (tn_dtype)graph_get(c->ir, n->in[k])->dtype;
         if (!dtype_is_float(t)) continue;
         for (int sign = -1; sign <= 1; sign += 2) {
-            eval_value moved = evaluate(c, changed(c, k, 1 + sign * 4 * unit_roundoff(t)));
+            eval_value moved = evaluate(c, changed(c, k, 1 + sign * 4 * dtype_roundoff(t)));
             for (int64_t i = 0; i < count; i++) {
                 double d = fabs(number(moved, i) - number(want, i));
                 if (d > 0) bound[i] += sign < 0 ? d : d / 2; /* NaN adds nothing */
@@ -162,7 +124,7 @@ static void add_rounding(const graph *g, val v, eval_value want, eval_value size
     const node *n = graph_get(g, v);
     tn_dtype t = (tn_dtype)n->dtype;
     const op_info *o = op_get((op_code)n->op);
-    double u = unit_roundoff(t);
+    double u = dtype_roundoff(t);
     if (!dtype_is_float(t) || o->cls == CL_SOURCE || o->cls == CL_RANDOM) return;
     if (eval_is_sum(n)) {
         double inner = t == TN_F64 ? u : 0x1p-24; /* halves accumulate in f32 */
@@ -171,10 +133,10 @@ static void add_rounding(const graph *g, val v, eval_value want, eval_value size
     }
     bool elementwise = is_elementwise(n);
     double factor = n->op == OP_prod || n->op == OP_scatter_mul ? 2 * n_terms(g, v) + 2 : elementwise ? 2 * o->ulp + 2 : 2;
-    double floor = elementwise && o->ulp > 0.5 ? smallest_normal(t) : 0; /* approximations may flush what is below */
+    double floor = elementwise && o->ulp > 0.5 ? dtype_smallest_normal(t) : 0; /* approximations may flush what is below */
     for (int64_t i = 0; i < count; i++) {
         double w = fabs(number(want, i));
-        if (isfinite(w)) bound[i] += factor * u * w + fmax(floor, 2 * u * smallest_normal(t));
+        if (isfinite(w)) bound[i] += factor * u * w + fmax(floor, 2 * u * dtype_smallest_normal(t));
     }
 }
 
@@ -228,7 +190,7 @@ static double *control_bounds(comparison *c, eval_value want, int64_t count) {
     }
     for (int64_t i = 0; i < count; i++) {
         double w = fabs(number(want, i));
-        if (isfinite(w) && !is_exact(t, w)) bound[i] += unit_roundoff(t) * w + smallest_normal(t) * unit_roundoff(t);
+        if (isfinite(w) && !is_exact(t, w)) bound[i] += dtype_roundoff(t) * w + dtype_smallest_normal(t) * dtype_roundoff(t);
     }
     return bound;
 }
@@ -238,7 +200,7 @@ static double badness(double got, double want, double bound, tn_dtype t) {
     if (isnan(want) || isnan(got)) return isnan(want) && isnan(got) ? 0 : INFINITY;
     if (got == want) return 0;
     if (isinf(got) && dtype_is_float(t))
-        return signbit(got) == signbit(want) && fabs(want) + bound >= largest(t) ? 0 : INFINITY;
+        return signbit(got) == signbit(want) && fabs(want) + bound >= dtype_info(t)->hi ? 0 : INFINITY;
     double d = fabs(got - want);
     return bound > 0 ? d / bound : INFINITY;
 }

@@ -205,7 +205,7 @@ static val few_keys(graph *g, keys k, int64_t count) {
 /* Integers in the order of x, of 32 bits where x has no more: NaNs behind all numbers, -0 like 0. */
 static val ordered(graph *g, val x, bool descending) {
     tn_dtype t = (tn_dtype)graph_get(g, x)->dtype;
-    if (t == TN_F16 || t == TN_BF16) x = graph_cast(g, x, t = TN_F32);
+    if (dtype_is_narrow_float(t)) x = graph_cast(g, x, t = TN_F32);
     val r = x;
     if (dtype_is_float(t)) {
         double lowest = t == TN_F32 ? -2147483648.0 : -9223372036854775808.0;
@@ -214,6 +214,10 @@ static val ordered(graph *g, val x, bool descending) {
         val low = graph_binary(g, OP_sub, number(g, bits, lowest), bits); /* minus the bits of -x */
         r = graph_select(g, binary(g, OP_lt, bits, 0), low, bits);
         r = graph_select(g, graph_binary(g, OP_ne, x, x), number(g, bits, -lowest), r);
+    }
+    if (dtype_is_unsigned(t) && dtype_size(t) >= 4) { /* with the highest bit flipped in the order of numbers with a sign */
+        r = graph_bitcast(g, x, dtype_size(t) < 8 ? TN_I32 : TN_I64);
+        r = graph_binary(g, OP_xor, r, number(g, r, dtype_size(t) < 8 ? -0x1p31 : -0x1p63));
     }
     r = graph_cast(g, r, dtype_size(t) < 8 ? TN_I32 : TN_I64);
     return descending ? graph_binary(g, OP_sub, number(g, r, -1), r) : r;

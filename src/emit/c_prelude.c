@@ -12,7 +12,8 @@
 
 /* A file of its own has them from <stdint.h>. */
 static const char integers[] =
-    "typedef __INT8_TYPE__ int8_t; typedef __UINT8_TYPE__ uint8_t; typedef __UINT16_TYPE__ uint16_t; typedef __INT32_TYPE__ "
+    "typedef __INT8_TYPE__ int8_t; typedef __UINT8_TYPE__ uint8_t; typedef __UINT16_TYPE__ uint16_t; "
+    "typedef __INT16_TYPE__ int16_t; typedef __INT32_TYPE__ "
     "int32_t;\n"
     "typedef __UINT32_TYPE__ uint32_t; typedef __INT64_TYPE__ int64_t; typedef __UINT64_TYPE__ uint64_t;\n";
 
@@ -148,15 +149,19 @@ static const char float_scalar[] = "INL f32x1 FLOAT_f32x1(i32x1 x) { return (flo
 static const char narrow_vector[] =
     "typedef int8_t i8x@u __attribute__((vector_size(@), aligned(1), may_alias));\n"
     "typedef uint8_t u8x@u __attribute__((vector_size(@), aligned(1), may_alias));\n"
+    "typedef int16_t i16x@u __attribute__((vector_size(2 * @), aligned(2), may_alias));\n"
     "typedef uint16_t u16x@u __attribute__((vector_size(2 * @), aligned(2), may_alias));\n"
     "INL i32x@ LDi8_x@(const int8_t *p) { return __builtin_convertvector(*(const i8x@u *)p, i32x@); }\n"
     "INL i32x@ LDu8_x@(const uint8_t *p) { return __builtin_convertvector(*(const u8x@u *)p, i32x@); }\n"
+    "INL i32x@ LDi16_x@(const int16_t *p) { return __builtin_convertvector(*(const i16x@u *)p, i32x@); }\n"
+    "INL void STi16_x@(int16_t *p, i32x@ v) { *(i16x@u *)p = __builtin_convertvector(v, i16x@u); }\n"
     "INL i32x@ LDu16_x@(const uint16_t *p) { return __builtin_convertvector(*(const u16x@u *)p, i32x@); }\n"
     "INL void STi8_x@(int8_t *p, i32x@ v) { *(i8x@u *)p = __builtin_convertvector(v, i8x@u); }\n"
     "INL void STu8_x@(uint8_t *p, i32x@ v) { *(u8x@u *)p = __builtin_convertvector(v, u8x@u); }\n"
     "INL void STu16_x@(uint16_t *p, i32x@ v) { *(u16x@u *)p = __builtin_convertvector(v, u16x@u); }\n";
 static const char narrow_scalar[] =
     "INL i32x1 LDi8_x1(const int8_t *p) { return *p; }\nINL i32x1 LDu8_x1(const uint8_t *p) { return *p; }\n"
+    "INL i32x1 LDi16_x1(const int16_t *p) { return *p; }\nINL void STi16_x1(int16_t *p, i32x1 v) { *p = (int16_t)v; }\n"
     "INL i32x1 LDu16_x1(const uint16_t *p) { return *p; }\nINL void STi8_x1(int8_t *p, i32x1 v) { *p = (int8_t)v; }\n"
     "INL void STu8_x1(uint8_t *p, i32x1 v) { *p = (uint8_t)v; }\nINL void STu16_x1(uint16_t *p, i32x1 v) { *p = (uint16_t)v; "
     "}\n";

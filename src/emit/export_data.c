@@ -78,22 +78,22 @@ static void print_element(str *out, tn_dtype t, const void *data, int64_t i) {
     case TN_F64:
         emit_float(out, t, ((const double *)data)[i]);
         return;
-    case TN_F16:
-    case TN_BF16:
-        str_addf(out, "0x%x", (unsigned)((const uint16_t *)data)[i]);
-        return;
-    case TN_I8:
-        str_addf(out, "%d", ((const int8_t *)data)[i]);
-        return;
     case TN_I32:
+    case TN_U32:
         str_addf(out, ((const int32_t *)data)[i] == INT32_MIN ? "-2147483647 - 1" : "%d", ((const int32_t *)data)[i]);
         return;
     case TN_I64:
+    case TN_U64:
         str_addf(out, ((const int64_t *)data)[i] == INT64_MIN ? "-9223372036854775807LL - 1" : "%lldLL",
                  (long long)((const int64_t *)data)[i]);
         return;
     default:
-        str_addf(out, "%u", ((const uint8_t *)data)[i]);
+        if (dtype_is_narrow_float(t)) {
+            uint16_t bits = 0;
+            memcpy(&bits, (const char *)data + (size_t)i * dtype_size(t), dtype_size(t));
+            str_addf(out, "0x%x", (unsigned)bits);
+        } else
+            str_addf(out, "%d", (int)dtype_load_int(t, data, i));
     }
 }
 

@@ -6,8 +6,12 @@
 #include "emit/export.h"
 
 static const char *array_type(tn_dtype t) {
-    static const char *const types[TN_N_DTYPES] = { "Float32Array", "Float64Array",  "Uint16Array", "Uint16Array", "Int8Array",
-                                                    "Int32Array",   "BigInt64Array", "Uint8Array",  "Uint8Array" };
+    static const char *const types[TN_N_DTYPES] = {
+        [TN_F32] = "Float32Array",   [TN_F64] = "Float64Array",  [TN_F16] = "Uint16Array",   [TN_BF16] = "Uint16Array",
+        [TN_I8] = "Int8Array",       [TN_I32] = "Int32Array",    [TN_I64] = "BigInt64Array", [TN_U8] = "Uint8Array",
+        [TN_BOOL] = "Uint8Array",    [TN_I16] = "Int16Array",    [TN_U16] = "Uint16Array",   [TN_U32] = "Uint32Array",
+        [TN_U64] = "BigUint64Array", [TN_F8E4M3] = "Uint8Array", [TN_F8E5M2] = "Uint8Array"
+    };
     return types[t];
 }
 

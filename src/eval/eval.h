@@ -20,9 +20,10 @@ eval_value eval_load(const graph *g, arena *a, val v, const void *data); /* type
 void eval_store(const graph *g, val v, eval_value x, void *data);        /* value -> typed array, rounded */
 
 /* One element of an elementwise op: its expr column of ops.def. Unused operands are ignored; the integer form does not wrap. */
-double eval_element_float(op_code op, double x, double y, double z);   /* FLT, NUM, ANY; select takes its mask as 0 or 1 */
-int64_t eval_element_compare(op_code op, double x, double y);          /* CMP of floats */
-int64_t eval_element_int(op_code op, int64_t x, int64_t y, int64_t z); /* NUM, BIT, LOG, CMP, ANY of integers and bool */
+double eval_element_float(op_code op, double x, double y, double z); /* FLT, NUM, ANY; select takes its mask as 0 or 1 */
+int64_t eval_element_compare(op_code op, double x, double y);        /* CMP of floats */
+/* NUM, BIT, LOG, CMP, ANY of integers and bool; t: of x, u64 as its bits */
+int64_t eval_element_int(op_code op, tn_dtype t, int64_t x, int64_t y, int64_t z);
 
 /* The bits of an f32 or f64, sign-extended, and the number that has such bits. */
 int64_t eval_bits_of(tn_dtype t, double x);

@@ -134,11 +134,41 @@ int64_t eval_element_compare(op_code op, double x, double y) {
 #define ROW_BIT(name, expr) ROW(name, expr)
 #define ROW_INT(name, expr) ROW(name, expr)
 #define ROW_LOG(name, expr) ROW(name, expr)
-int64_t eval_element_int(op_code op, int64_t x, int64_t y, int64_t z) {
+static int64_t element_int(op_code op, int64_t x, int64_t y, int64_t z) {
     switch (op) {
 #include "ir/ops.def"
     default:
         return 0;
+    }
+}
+
+/* The ops of u64 that differ from those of the same bits as i64. */
+int64_t eval_element_int(op_code op, tn_dtype t, int64_t x, int64_t y, int64_t z) {
+    const int64_t top = INT64_MIN; /* with it flipped, numbers are in the order of numbers with a sign */
+    uint64_t a = (uint64_t)x, b = (uint64_t)y;
+    if (t != TN_U64) return element_int(op, x, y, z);
+    switch (op) {
+    case OP_lt:
+    case OP_le:
+    case OP_gt:
+    case OP_ge:
+        return element_int(op, x ^ top, y ^ top, 0);
+    case OP_max:
+    case OP_min:
+        return element_int(op, x ^ top, y ^ top, 0) ^ top;
+    case OP_abs:
+    case OP_relu:
+        return x;
+    case OP_sign:
+        return x != 0;
+    case OP_div:
+        return b == 0 ? 0 : (int64_t)(a / b);
+    case OP_mod:
+        return b == 0 ? 0 : (int64_t)(a % b);
+    case OP_shift_right:
+        return b > 63 ? 0 : (int64_t)(a >> b);
+    default:
+        return element_int(op, x, y, z);
     }
 }
 

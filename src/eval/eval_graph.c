@@ -25,27 +25,6 @@ typedef struct env {
 
 /* ---- elements ---- */
 
-static int64_t wrap_int(tn_dtype t, int64_t v) {
-    switch (t) {
-    case TN_I8:
-        return (int8_t)(uint8_t)(uint64_t)v;
-    case TN_I32:
-        return (int32_t)(uint32_t)(uint64_t)v;
-    case TN_U8:
-        return (uint8_t)(uint64_t)v;
-    case TN_BOOL:
-        return v != 0;
-    default:
-        return v;
-    }
-}
-
-static double round_float(tn_dtype t, double v) {
-    uint64_t cell = 0;
-    dtype_store(t, &cell, 0, v);
-    return dtype_load(t, &cell, 0);
-}
-
 static double load_double(eval_value x, int64_t i) { return x.f ? x.f[i] : (double)x.i[i]; }
 
 static void copy_element(eval_value to, int64_t i, eval_value from, int64_t j) {
@@ -60,13 +39,13 @@ static void add_element(tn_dtype t, eval_value to, int64_t i, eval_value x, int6
     if (to.f)
         to.f[i] += x.f[j];
     else
-        to.i[i] = wrap_int(t, to.i[i] + x.i[j]);
+        to.i[i] = dtype_wrap(t, to.i[i] + x.i[j]);
 }
 
 /* A written-down number of a pad or a splat: v for floats, the cast rule for integers. */
 static void set_number(tn_dtype t, eval_value to, int64_t i, double v) {
     if (to.f)
-        to.f[i] = round_float(t, v);
+        to.f[i] = dtype_round(t, v);
     else
         to.i[i] = dtype_cast_to_int(t, v);
 }
@@ -77,13 +56,14 @@ static void eval_elementwise(const env *e, const node *n, int64_t count, eval_va
     eval_value x = e->values[n->in[0]];
     eval_value y = n->n_in > 1 ? e->values[n->in[1]] : x;
     eval_value z = n->n_in > 2 ? e->values[n->in[2]] : x;
+    tn_dtype t = (tn_dtype)graph_get(e->g, n->in[n->n_in - 1])->dtype; /* of the values, not of a condition */
     for (int64_t i = 0; i < count; i++) {
         if (out.f)
             out.f[i] = eval_element_float(n->op, load_double(x, i), load_double(y, i), load_double(z, i));
         else if (x.f)
             out.i[i] = eval_element_compare(n->op, x.f[i], y.f[i]);
         else
-            out.i[i] = wrap_int(n->dtype, eval_element_int(n->op, x.i[i], y.i[i], z.i[i]));
+            out.i[i] = dtype_wrap(n->dtype, eval_element_int(n->op, t, x.i[i], y.i[i], z.i[i]));
     }
 }
 
@@ -93,7 +73,7 @@ static void eval_bitcast(tn_dtype from, tn_dtype to, eval_value x, int64_t count
         if (out.f)
             out.f[i] = eval_float_of(to, bits);
         else
-            out.i[i] = bits;
+            out.i[i] = dtype_wrap(to, bits);
     }
 }
 
@@ -105,13 +85,13 @@ static void eval_cast(const env *e, const node *n, int64_t count, eval_value out
     }
     for (int64_t i = 0; i < count; i++) {
         if (out.f && x.f)
-            out.f[i] = round_float(n->dtype, x.f[i]);
+            out.f[i] = dtype_cast_to_float(n->dtype, x.f[i]);
         else if (out.f)
-            out.f[i] = n->dtype == TN_F64 ? (double)x.i[i] : round_float(n->dtype, (double)(float)x.i[i]);
+            out.f[i] = dtype_cast_int_to_float(n->dtype, (tn_dtype)graph_get(e->g, n->in[0])->dtype, x.i[i]);
         else if (x.f)
             out.i[i] = dtype_cast_to_int(n->dtype, x.f[i]);
         else
-            out.i[i] = wrap_int(n->dtype, x.i[i]);
+            out.i[i] = dtype_wrap(n->dtype, x.i[i]);
     }
 }
 
@@ -149,11 +129,6 @@ static eval_value eval_make(const env *e, tn_dtype t, int64_t count) {
     return v;
 }
 
-static int64_t int_min(tn_dtype t) { return t == TN_I8 ? INT8_MIN : t == TN_I32 ? INT32_MIN : t == TN_I64 ? INT64_MIN : 0; }
-static int64_t int_max(tn_dtype t) {
-    return t == TN_I8 ? INT8_MAX : t == TN_I32 ? INT32_MAX : t == TN_I64 ? INT64_MAX : t == TN_U8 ? UINT8_MAX : 1;
-}
-
 static double reduce_float(op_code op, double acc, double v) {
     switch (op) {
     case OP_sum:
@@ -166,16 +141,16 @@ static double reduce_float(op_code op, double acc, double v) {
         return isnan(acc) || isnan(v) ? (double)NAN : v < acc ? v : acc;
     }
 }
-static int64_t reduce_int(op_code op, int64_t acc, int64_t v) {
+static int64_t reduce_int(op_code op, tn_dtype t, int64_t acc, int64_t v) {
     switch (op) {
     case OP_sum:
         return acc + v;
     case OP_prod:
         return acc * v;
     case OP_reduce_max:
-        return v > acc ? v : acc;
+        return dtype_less(t, acc, v) ? v : acc;
     default:
-        return v < acc ? v : acc;
+        return dtype_less(t, v, acc) ? v : acc;
     }
 }
 
@@ -188,8 +163,8 @@ static void eval_reduce(const env *e, const node *n, int64_t count, eval_value o
         else
             out.i[i] = n->op == OP_sum          ? 0
                        : n->op == OP_prod       ? 1
-                       : n->op == OP_reduce_max ? int_min(n->dtype)
-                                                : int_max(n->dtype);
+                       : n->op == OP_reduce_max ? dtype_min_int(n->dtype)
+                                                : dtype_max_int(n->dtype);
     }
     int64_t x_count = dims_count(x->rank, x->dims), c[TN_MAX_RANK];
     for (int64_t j = 0; j < x_count; j++) {
@@ -200,13 +175,13 @@ static void eval_reduce(const env *e, const node *n, int64_t count, eval_value o
         if (out.f)
             out.f[i] = reduce_float(n->op, out.f[i], xv.f[j]);
         else
-            out.i[i] = wrap_int(n->dtype, reduce_int(n->op, out.i[i], xv.i[j]));
+            out.i[i] = dtype_wrap(n->dtype, reduce_int(n->op, n->dtype, out.i[i], xv.i[j]));
     }
 }
 
 /* Whether candidate v beats the best so far: a later equal never does, a NaN beats every number. */
-static bool arg_beats(const node *n, eval_value x, int64_t v, int64_t best) {
-    if (!x.f) return n->op == OP_argmax ? x.i[v] > x.i[best] : x.i[v] < x.i[best];
+static bool arg_beats(const node *n, tn_dtype t, eval_value x, int64_t v, int64_t best) {
+    if (!x.f) return n->op == OP_argmax ? dtype_less(t, x.i[best], x.i[v]) : dtype_less(t, x.i[v], x.i[best]);
     if (isnan(x.f[best])) return false;
     if (isnan(x.f[v])) return true;
     return n->op == OP_argmax ? x.f[v] > x.f[best] : x.f[v] < x.f[best];
@@ -223,7 +198,7 @@ static void eval_arg(const env *e, const node *n, int64_t count, eval_value out)
         for (int64_t k = 1; k < x->dims[axis]; k++) {
             c[axis] = k;
             int64_t j = coord_index(x->rank, x->dims, c);
-            if (!arg_beats(n, xv, j, best)) continue;
+            if (!arg_beats(n, (tn_dtype)x->dtype, xv, j, best)) continue;
             best = j;
             out.i[i] = k;
         }
@@ -370,7 +345,7 @@ static void eval_dot(const env *e, const node *n, int64_t count, eval_value out)
             if (out.f)
                 out.f[i] += av.f[ia + ka[j]] * bv.f[ib + kb[j]];
             else
-                out.i[i] = wrap_int(n->dtype, out.i[i] + av.i[ia + ka[j]] * bv.i[ib + kb[j]]);
+                out.i[i] = dtype_wrap(n->dtype, out.i[i] + av.i[ia + ka[j]] * bv.i[ib + kb[j]]);
         }
     }
 }
@@ -414,7 +389,7 @@ static void combine_element(op_code op, tn_dtype t, eval_value to, int64_t i, ev
     else if (to.f)
         to.f[i] = eval_element_float(op, to.f[i], x.f[j], 0);
     else
-        to.i[i] = wrap_int(t, eval_element_int(op, to.i[i], x.i[j], 0));
+        to.i[i] = dtype_wrap(t, eval_element_int(op, t, to.i[i], x.i[j], 0));
 }
 
 static void eval_scatter(const env *e, const node *n, int64_t count, eval_value out) {
@@ -438,16 +413,16 @@ static void eval_source(const env *e, val v, const node *n, int64_t count, eval_
         for (int64_t i = 0; i < count; i++) {
             coord_of(n->rank, n->dims, i, c);
             if (out.f)
-                out.f[i] = round_float(n->dtype, (double)c[n->attr[0]]);
+                out.f[i] = dtype_round(n->dtype, (double)c[n->attr[0]]);
             else
-                out.i[i] = wrap_int(n->dtype, c[n->attr[0]]);
+                out.i[i] = dtype_wrap(n->dtype, c[n->attr[0]]);
         }
     } else if (n->op == OP_const && n->splat) {
         for (int64_t i = 0; i < count; i++) {
             if (out.f)
-                out.f[i] = round_float(n->dtype, n->imm);
+                out.f[i] = dtype_round(n->dtype, n->imm);
             else
-                out.i[i] = wrap_int(n->dtype, n->imm_int);
+                out.i[i] = dtype_wrap(n->dtype, n->imm_int);
         }
     } else if (n->data && count > 0) { /* const array, or the initial value of a state; without data a state is zeros */
         e->values[v] = eval_load(e->g, e->a, v, n->data);

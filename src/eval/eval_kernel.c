@@ -77,7 +77,7 @@ static cell read_cell(const kbuf *b, const unsigned char *base, int64_t at) {
     else
         x.i = dtype_load_int((tn_dtype)b->dtype, base, at);
     if (b->dtype == TN_BOOL) x.i = -x.i;
-    return x;
+    return fit((uint8_t)dtype_reg((tn_dtype)b->dtype), x);
 }
 
 static void write_cell(const kbuf *b, unsigned char *base, int64_t at, cell x) {
@@ -175,7 +175,7 @@ static void run_store(machine *m, int r, const kins *in) {
 
 static void run_scatter(machine *m, int r, const kins *in) {
     const kbuf *b = &m->k->bufs.at[in->buf];
-    uint8_t t = (uint8_t)kernel_reg_dtype((tn_dtype)b->dtype);
+    uint8_t t = (uint8_t)dtype_reg((tn_dtype)b->dtype);
     for (int l = 0; l < in->lanes; l++) {
         int64_t d = lane_of(m, in->dyn, l).i;
         if (d < 0 || d >= in->dyn_n || !masks_hold(m, in, l)) continue;
@@ -186,7 +186,7 @@ static void run_scatter(machine *m, int r, const kins *in) {
         if (op && is_float(t))
             x.f = eval_element_float(op, old.f, x.f, 0);
         else if (op)
-            x.i = eval_element_int(op, old.i, x.i, 0);
+            x.i = eval_element_int(op, TN_I64, old.i, x.i, 0);
         write_cell(b, m->base[in->buf], at, fit(t, x));
     }
 }
@@ -200,11 +200,11 @@ static cell alu(op_code op, uint8_t src, uint8_t dtype, cell x, cell y, cell z) 
     if (cls == CL_LOG)
         r.i = ~x.i;
     else if (cls == CL_CMP)
-        r.i = -(is_float(src) ? eval_element_compare(op, x.f, y.f) : eval_element_int(op, x.i, y.i, 0));
+        r.i = -(is_float(src) ? eval_element_compare(op, x.f, y.f) : eval_element_int(op, TN_I64, x.i, y.i, 0));
     else if (is_float(src))
         r.f = eval_element_float(op, x.f, y.f, z.f);
     else
-        r.i = eval_element_int(op, x.i, y.i, z.i);
+        r.i = eval_element_int(op, TN_I64, x.i, y.i, z.i);
     return fit(dtype, r);
 }
 
@@ -214,23 +214,19 @@ static cell cast(tn_dtype to, tn_dtype from, cell x) {
     if (to == TN_BOOL)
         r.i = -(is_float((uint8_t)from) ? x.f != 0 : x.i != 0);
     else if (dtype_is_float(to))
-        r.f = is_float((uint8_t)from) ? x.f : to == TN_F64 ? (double)x.i : (double)(float)x.i;
+        r.f = is_float((uint8_t)from) ? x.f : dtype_cast_int_to_float(to, from, x.i);
     else if (dtype_is_float(from))
         r.i = dtype_cast_to_int(to, x.f);
     else
-        r.i = to == TN_I8 ? (int8_t)(uint8_t)(uint64_t)x.i : to == TN_U8 ? (uint8_t)(uint64_t)x.i : x.i;
-    return fit((uint8_t)kernel_reg_dtype(to), r);
+        r.i = dtype_wrap(to, x.i);
+    return fit((uint8_t)dtype_reg(to), r);
 }
 
 static cell wrap(tn_dtype t, cell x) {
-    uint64_t word = 0;
-    if (dtype_is_float(t)) {
-        dtype_store(t, &word, 0, x.f);
-        x.f = dtype_load(t, &word, 0);
-    } else {
-        dtype_store_int(t, &word, 0, x.i);
-        x.i = dtype_load_int(t, &word, 0);
-    }
+    if (dtype_is_float(t))
+        x.f = dtype_round(t, x.f);
+    else
+        x.i = dtype_wrap(t, x.i);
     return x;
 }
 

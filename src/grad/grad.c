@@ -429,7 +429,8 @@ void grad_mark(grad_ctx *c) {
         c->position[v] = position_of(c, v);
         if (c->position[v] && dtype_is_float(nd->dtype)) c->active[v] = 1; /* so that visit meets it */
         /* ops with regions have several results: they count as active whatever the dtype of the first one is. */
-        bool carries = dtype_is_float(nd->dtype) || (op_get(nd->op)->cls == CL_CTRL && nd->op != OP_proj);
+        bool carries = (dtype_is_float(nd->dtype) && dtype_info((tn_dtype)nd->dtype)->arithmetic) ||
+                       (op_get(nd->op)->cls == CL_CTRL && nd->op != OP_proj);
         for (int i = 0; i < nd->n_in && !c->active[v] && carries; i++)
             c->active[v] = c->active[nd->in[i]] && slot_kind_of(nd->op, i) != SLOT_ZERO;
     }

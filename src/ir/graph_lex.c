@@ -299,6 +299,15 @@ static uint64_t bits_of(parser *p, const token *t, tn_dtype dtype) {
     for (size_t i = 2; i < t->ns; i++) v = v << 4 | (uint64_t)hex_value(t->s[i]);
     return v;
 }
+static uint64_t lex_unsigned(parser *p, const token *t) {
+    uint64_t v = 0;
+    bool ok = t->kind == T_NUMBER && t->ns;
+    for (size_t i = 0; ok && i < t->ns; i++)
+        ok = is_digit(t->s[i]) && !__builtin_mul_overflow(v, 10, &v) &&
+             !__builtin_add_overflow(v, (uint64_t)(t->s[i] - '0'), &v);
+    if (!ok) lex_fail_at(p, t, "expected a whole number of u64, got '%.*s'", SHOW(t));
+    return v;
+}
 /* One element of an array; 0x... is the bit pattern of a float. */
 static void store_literal(parser *p, const token *t, tn_dtype dtype, void *data, int64_t i) {
     bool yes = t->ns == 4 && t->kind == T_IDENT && !memcmp(t->s, "true", 4);
@@ -307,6 +316,8 @@ static void store_literal(parser *p, const token *t, tn_dtype dtype, void *data,
         dtype_store_int(dtype, data, i, yes);
     } else if (dtype == TN_BOOL) {
         lex_fail_at(p, t, "expected true or false, got '%.*s'", SHOW(t));
+    } else if (dtype == TN_U64) {
+        dtype_store_int(dtype, data, i, (int64_t)lex_unsigned(p, t));
     } else if (!dtype_is_float(dtype)) {
         int64_t v = lex_int(p, t);
         dtype_store_int(dtype, data, i, v);

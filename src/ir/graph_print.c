@@ -83,7 +83,7 @@ static void number(str *out, tn_dtype t, const void *data, int64_t i) {
         return;
     }
     if (!dtype_is_float(t)) {
-        str_addf(out, "%lld", (long long)dtype_load_int(t, data, i));
+        str_addf(out, t == TN_U64 ? "%llu" : "%lld", (long long)dtype_load_int(t, data, i));
         return;
     }
     size_t size = dtype_size(t);

@@ -97,7 +97,11 @@ static const char *dim_text(const rule *r, ext d) {
 static bool dims_equal(int rank_x, const int64_t *x, int rank_y, const int64_t *y) {
     return rank_x == rank_y && (rank_x == 0 || !memcmp(x, y, (size_t)rank_x * sizeof *x));
 }
-static bool is_num(tn_dtype t) { return dtype_is_float(t) || dtype_is_int(t); }
+static bool is_num(tn_dtype t) { return dtype_info(t)->arithmetic && t != TN_BOOL; }
+/* What is said of a dtype that an op does not accept. */
+static const char *storage_text(tn_dtype t) {
+    return dtype_info(t)->arithmetic ? "" : ", which is stored only: cast it to calculate";
+}
 
 static void result_like(rule *r, const node *n) {
     r->dtype = (tn_dtype)n->dtype;
@@ -190,7 +194,7 @@ static const char *infer_elementwise(rule *r) {
     const char *want = NULL;
     switch (o->cls) {
     case CL_FLT:
-        want = dtype_is_float(t) ? NULL : "a float dtype";
+        want = dtype_is_float(t) && is_num(t) ? NULL : "a float dtype";
         break;
     case CL_NUM:
     case CL_CMP:
@@ -208,7 +212,7 @@ static const char *infer_elementwise(rule *r) {
     default:
         break;
     }
-    if (want) return DTYPE(r, "expected %s, got %s", want, dtype_name(t));
+    if (want) return DTYPE(r, "expected %s, got %s%s", want, dtype_name(t), storage_text(t));
     result_like(r, x);
     if (o->cls == CL_CMP) r->dtype = TN_BOOL;
     return NULL;
@@ -217,7 +221,8 @@ static const char *infer_reduce(rule *r) {
     const node *x = operand(r, 0);
     TRY(check_mask(r, x->rank));
     if (!is_num((tn_dtype)x->dtype))
-        return DTYPE(r, "expected a float or integer dtype, got %s", dtype_name((tn_dtype)x->dtype));
+        return DTYPE(r, "expected a float or integer dtype, got %s%s", dtype_name((tn_dtype)x->dtype),
+                     storage_text((tn_dtype)x->dtype));
     result_like(r, x);
     for (int i = 0; i < x->rank; i++)
         if (r->s->attr[0] >> i & 1) r->dims[i] = 1;
@@ -228,7 +233,8 @@ static const char *infer_arg(rule *r) {
     TRY(check_attr(r, 1));
     TRY(check_axis(r, r->s->attr[0], x->rank));
     if (!is_num((tn_dtype)x->dtype))
-        return DTYPE(r, "expected a float or integer dtype, got %s", dtype_name((tn_dtype)x->dtype));
+        return DTYPE(r, "expected a float or integer dtype, got %s%s", dtype_name((tn_dtype)x->dtype),
+                     storage_text((tn_dtype)x->dtype));
     result_like(r, x);
     if (x->dims[r->s->attr[0]] == 0) return SHAPE(r, "axis %lld is empty: it has no such element", (long long)r->s->attr[0]);
     r->dtype = TN_I64;
@@ -391,7 +397,8 @@ static const char *infer_fold(rule *r) {
     int64_t dims[TN_MAX_RANK];
     int rank = 0;
     if (!is_num((tn_dtype)x->dtype))
-        return DTYPE(r, "expected a float or integer dtype, got %s", dtype_name((tn_dtype)x->dtype));
+        return DTYPE(r, "expected a float or integer dtype, got %s%s", dtype_name((tn_dtype)x->dtype),
+                     storage_text((tn_dtype)x->dtype));
     result_spec(r, (tn_dtype)x->dtype);
     TRY(window_dims(r, r->rank, r->dims, dims, &rank));
     if (!dims_equal(rank, dims, x->rank, x->dims))
@@ -469,7 +476,8 @@ static const char *infer_dot(rule *r) {
         return DTYPE(r, "expected operands of equal dtype, got %s and %s; use cast", dtype_name((tn_dtype)x->dtype),
                      dtype_name((tn_dtype)y->dtype));
     if (!is_num((tn_dtype)x->dtype))
-        return DTYPE(r, "expected a float or integer dtype, got %s", dtype_name((tn_dtype)x->dtype));
+        return DTYPE(r, "expected a float or integer dtype, got %s%s", dtype_name((tn_dtype)x->dtype),
+                     storage_text((tn_dtype)x->dtype));
     TRY(dot_pairs(r, "batch", ba, bb, nb, &seen_x, &seen_y));
     TRY(dot_pairs(r, "contracted", ca, cb, nc, &seen_x, &seen_y));
     int64_t rank = x->rank + y->rank - nb - 2 * nc;
@@ -517,8 +525,9 @@ static const char *infer_scatter(rule *r) {
     if (batch < 0 || batch > r->s->attr[0] || batch > index->rank || !dims_equal((int)batch, x->dims, (int)batch, index->dims))
         return SHAPE(r, "the first %lld axes are not those of the index, before the axis", (long long)batch);
     TRY(gather_dims(r, x, index, (int)batch, dims, &rank));
-    if (r->s->op != OP_scatter_set && !is_num((tn_dtype)x->dtype))
-        return DTYPE(r, "expected a float or integer dtype, got %s", dtype_name((tn_dtype)x->dtype));
+    if (!is_num((tn_dtype)x->dtype) && !(r->s->op == OP_scatter_set && x->dtype == TN_BOOL))
+        return DTYPE(r, "expected a float or integer dtype, got %s%s", dtype_name((tn_dtype)x->dtype),
+                     storage_text((tn_dtype)x->dtype));
     if (updates->dtype != x->dtype)
         return DTYPE(r, "expected updates of dtype %s, got %s", dtype_name((tn_dtype)x->dtype),
                      dtype_name((tn_dtype)updates->dtype));
@@ -704,13 +713,15 @@ static const char *infer_ctrl(rule *r) {
 }
 
 /* Numbers whose registers hold the bits that memory holds. */
-static bool has_bits(tn_dtype t) { return t == TN_F32 || t == TN_I32 || t == TN_F64 || t == TN_I64; }
+static bool has_bits(tn_dtype t) { return t != TN_BOOL && !dtype_is_narrow_float(t); }
 
 static const char *infer_cast(rule *r) {
     tn_dtype to = r->s->dtype, from = (tn_dtype)operand(r, 0)->dtype;
     if ((unsigned)to >= TN_N_DTYPES) return DTYPE(r, "dtype number %d does not exist", (int)to);
     if (r->s->op == OP_bitcast && (!has_bits(to) || !has_bits(from) || dtype_size(to) != dtype_size(from)))
-        return DTYPE(r, "the bits of %s are no %s: f32 goes with i32, f64 with i64", dtype_name(from), dtype_name(to));
+        return DTYPE(
+            r, "the bits of %s are no %s: f32 goes with i32 and u32, f64 with i64 and u64, integers with those of their size",
+            dtype_name(from), dtype_name(to));
     result_like(r, operand(r, 0));
     r->dtype = to;
     return NULL;

@@ -162,20 +162,6 @@ int kernel_zip_lane(const kins *zip, int l, bool *of_b) {
     return l - in_chunk + (zip->mode == ZIP_HIGH ? chunk / 2 : 0) + pair * piece + in_chunk % piece;
 }
 
-tn_dtype kernel_reg_dtype(tn_dtype t) {
-    switch (t) {
-    case TN_F16:
-    case TN_BF16:
-        return TN_F32;
-    case TN_I8:
-    case TN_U8:
-    case TN_BOOL:
-        return TN_I32;
-    default:
-        return t;
-    }
-}
-
 affine affine_const(int64_t c) { return (affine){ .base = c }; }
 
 affine affine_var(arena *a, kvar v) {

@@ -246,7 +246,7 @@ reg kernel_push(kernel *k, kins in);                 /* appends, returns its reg
 int kernel_buf(kernel *k, kbuf b);
 kernel *kernel_clone(const kernel *k, arena *a); /* one that can be changed in place while k stays as it is */
 /* The dtype registers use for a stored dtype: f16/bf16 -> f32, i8/u8/bool -> i32. */
-tn_dtype kernel_reg_dtype(tn_dtype t);
+tn_dtype dtype_reg(tn_dtype t);
 
 /* The K_END that closes the K_LOOP at instruction i. */
 int kernel_loop_end(const kernel *k, int i);

@@ -120,7 +120,7 @@ static void check_operand(checker *c, reg r, reg x, tn_dtype t, int lanes, const
         return;
     }
     const kins *in = ins(c, x);
-    if (kernel_reg_dtype((tn_dtype)in->dtype) != t)
+    if (dtype_reg((tn_dtype)in->dtype) != t)
         problem(c, r, "%s %%%u is %s, expected %s", what, x, dtype_name((tn_dtype)in->dtype), dtype_name(t));
     if (in->lanes != 1 && in->lanes != lanes) problem(c, r, "%s %%%u has %d lanes, expected %d", what, x, in->lanes, lanes);
 }
@@ -211,7 +211,7 @@ static void check_load(checker *c, reg r, const kins *in) {
     if (in->packed && (c->k->block_threads || in->dyn || in->dtype != TN_I32 || !(in->src == TN_BF16 || bytes) ||
                        !(in->packed == 2 || (in->packed == 4 && bytes))))
         problem(c, r, "no words of %d %s", in->packed, dtype_name((tn_dtype)in->src));
-    if (!in->packed && in->dtype != kernel_reg_dtype((tn_dtype)in->src))
+    if (!in->packed && in->dtype != dtype_reg((tn_dtype)in->src))
         problem(c, r, "%s is not what %s is loaded as", dtype_name((tn_dtype)in->dtype), dtype_name((tn_dtype)in->src));
     if (in->mode == LOAD_REMATERIALISED && !c->k->block_threads) problem(c, r, "rematerialised, not for a GPU");
     if (in->mode == LOAD_ASYNC) check_copied(c, r, in, b);
@@ -337,7 +337,7 @@ static void check_bitcast(checker *c, reg r, const kins *in) {
 }
 
 static void check_wrap(checker *c, reg r, const kins *in) {
-    if (kernel_reg_dtype((tn_dtype)in->src) != (tn_dtype)in->dtype || in->src == in->dtype)
+    if (dtype_reg((tn_dtype)in->src) != (tn_dtype)in->dtype || in->src == in->dtype)
         problem(c, r, "%s does not wrap to %s", dtype_name((tn_dtype)in->dtype), dtype_name((tn_dtype)in->src));
 }
 
@@ -432,7 +432,7 @@ static void check_uses(checker *c, reg r, const kins *in) {
     for (size_t i = 0; i < COUNT_OF(op->uses) && op->uses[i].type != USE_NONE; i++) {
         const kuse *u = &op->uses[i];
         reg x = *(const reg *)(const void *)((const char *)in + u->at);
-        tn_dtype t = u->type == USE_I64 ? TN_I64 : kernel_reg_dtype((tn_dtype)(u->type == USE_SRC ? in->src : in->dtype));
+        tn_dtype t = u->type == USE_I64 ? TN_I64 : dtype_reg((tn_dtype)(u->type == USE_SRC ? in->src : in->dtype));
         check_operand(c, r, x, t, u->lanes == USE_ANY ? ins(c, x)->lanes : u->lanes == USE_ONE ? 1 : in->lanes, "operand");
     }
 }

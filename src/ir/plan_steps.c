@@ -240,7 +240,7 @@ void plan_extend_lives(const plan *p, plan_life_fn f, void *ud) {
 pkernel plan_copy(const plan *p, int32_t from, int32_t to) {
     bool copies = from >= 0;
     const pbuf *src = &p->bufs.at[copies ? from : to];
-    tn_dtype t = kernel_reg_dtype((tn_dtype)src->dtype);
+    tn_dtype t = dtype_reg((tn_dtype)src->dtype);
     kernel *k = kernel_make(p->a, arena_printf(p->a, "%s_%u", copies ? "copy" : "zero", src->node));
     pkernel pk = { .k = k, .args = ARENA_ARRAY(p->a, parg, 2), .code = p->kernels.n, .root = src->node };
     kbuf b = { .dtype = src->dtype, .kind = KB_IN, .node = src->node, .elems = src->elems, .plan_buf = from };

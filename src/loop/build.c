@@ -30,7 +30,7 @@ reg build_halves(kernel *o, reg *v, int n, uint8_t op, uint8_t dtype, val of) {
 }
 
 /* Of register r: values of narrow types are as wide there as numbers are. */
-static uint8_t type_of(const kernel *o, reg r) { return (uint8_t)kernel_reg_dtype((tn_dtype)o->ins.at[r].dtype); }
+static uint8_t type_of(const kernel *o, reg r) { return (uint8_t)dtype_reg((tn_dtype)o->ins.at[r].dtype); }
 
 reg build_number(kernel *o, uint8_t dtype, double x) {
     int64_t whole = dtype_is_float((tn_dtype)dtype) ? 0 : (int64_t)x;

@@ -168,7 +168,7 @@ static void fill_panels(filler *f, int64_t from, int64_t to, int64_t columns) {
 
 static kins load_of(const kpanels *x) {
     return (kins){ .op = K_LOAD,
-                   .dtype = (uint8_t)(x->packed ? TN_I32 : kernel_reg_dtype((tn_dtype)x->dtype)),
+                   .dtype = (uint8_t)(x->packed ? TN_I32 : dtype_reg((tn_dtype)x->dtype)),
                    .src = x->dtype,
                    .packed = x->packed,
                    .packed_stride = x->packed ? x->packed_stride : 0,

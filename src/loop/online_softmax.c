@@ -295,7 +295,7 @@ static kvar open(row *w, const char *name, int64_t n, bool reduce) {
 }
 static reg load(row *w, int buf, kvar v) {
     reg r = build_load(w->o, buf, affine_var(w->o->a, v), 1);
-    w->o->ins.at[r].dtype = (uint8_t)kernel_reg_dtype((tn_dtype)w->o->ins.at[r].src);
+    w->o->ins.at[r].dtype = (uint8_t)dtype_reg((tn_dtype)w->o->ins.at[r].src);
     return r;
 }
 static void store(row *w, int buf, kvar v, reg a) { build_store(w->o, buf, affine_var(w->o->a, v), a); }

@@ -22,7 +22,7 @@ static kins *ins(const packer *p, int i) { return &p->k->ins.at[i]; }
 /* The load whose elements the register holds, widened at most. */
 static reg loaded(const packer *p, reg r) {
     const kins *in = ins(p, (int)r);
-    if (in->op == K_CAST && in->src != in->dtype && kernel_reg_dtype((tn_dtype)in->src) == (tn_dtype)in->dtype) {
+    if (in->op == K_CAST && in->src != in->dtype && dtype_reg((tn_dtype)in->src) == (tn_dtype)in->dtype) {
         r = in->a;
         if (ins(p, (int)r)->src != in->src) return 0;
         in = ins(p, (int)r);

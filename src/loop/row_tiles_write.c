@@ -205,7 +205,7 @@ static void hold(writer *w, const kins *in, const rt_nest *n, int row, int g, re
     reg *held = &w->held[in->buf][row * n->grid_blocks + g];
     int lanes = n->vectors ? w->w->wide : 1;
     if (b->held && !b->carried) *held = v;
-    if (b->carried && !*held) *held = build_acc(w->o, OP_NIL, (uint8_t)kernel_reg_dtype((tn_dtype)in->dtype), 0, lanes);
+    if (b->carried && !*held) *held = build_acc(w->o, OP_NIL, (uint8_t)dtype_reg((tn_dtype)in->dtype), 0, lanes);
     if (b->carried) build_update(w->o, OP_NIL, v, 0, *held);
     if (!b->shared) return;
     reg store = build_store(w->o, in->buf, plus(w, column_at(w, n, g), local_row(w, row), b->pitch), v);
@@ -275,7 +275,7 @@ static void write_reduction(writer *w, const rt_nest *n) {
 
 static reg load_vector(writer *w, int buf, affine at) {
     reg r = build_load(w->o, buf, at, RT_WIDE);
-    w->o->ins.at[r].dtype = (uint8_t)kernel_reg_dtype((tn_dtype)w->o->ins.at[r].src);
+    w->o->ins.at[r].dtype = (uint8_t)dtype_reg((tn_dtype)w->o->ins.at[r].src);
     return r;
 }
 

@@ -113,7 +113,7 @@ static affine plus(scatter *w, affine x, affine y) { return affine_add(w->o->a, 
 static reg write_base(scatter *w, build_places p, affine place, bool store) {
     if (!w->base_loops) { /* it is there */
         kins in = { .op = K_LOAD, .src = add(w)->dtype, .buf = add(w)->buf, .lanes = 1 };
-        in.dtype = (uint8_t)kernel_reg_dtype((tn_dtype)add(w)->dtype);
+        in.dtype = (uint8_t)dtype_reg((tn_dtype)add(w)->dtype);
         in.idx = plus(w, build_moved(w->o->a, &p, add(w)->idx), affine_scale(w->o->a, place, add(w)->dyn_stride));
         build_bounds(w->o->a, &in, &p);
         return kernel_push(w->o, in);
@@ -383,7 +383,7 @@ static void write_sums(scatter *w, int fast, kvar warp, kvar lane, affine low) {
 
 static void write_private(scatter *w) {
     arena *a = w->o->a;
-    const uint8_t dtype = (uint8_t)kernel_reg_dtype((tn_dtype)add(w)->dtype);
+    const uint8_t dtype = (uint8_t)dtype_reg((tn_dtype)add(w)->dtype);
     int loops = w->n_outer + 1;
     kvar range = -1, warp = -1;
     w->o->grid_blocks *= w->ranges;

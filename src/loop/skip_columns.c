@@ -148,7 +148,7 @@ static kind kind_of(const finder *f, const kins *in, affine *row) {
     bool same = affine_equal(f->row[in->a], f->row[in->b]);
     if (in->op == K_LANE_REDUCE) return (a == MAXIMUM && in->alu == OP_max) || (a == SUM && in->alu == OP_add) ? (kind)a : ANY;
     bool zero_a = a == ZERO || a == POWER, zero_b = b == ZERO || b == POWER;
-    if (in->op == K_WRAP && (in->src == TN_F16 || in->src == TN_BF16)) return zero_a ? ZERO : ANY;
+    if (in->op == K_WRAP && dtype_is_float(in->src)) return zero_a ? ZERO : ANY;
     if (in->op != K_ALU) return ANY;
     switch (in->alu) {
     case OP_max:

@@ -23,7 +23,7 @@ static val bool_splat(graph *g, const node *n, bool value) {
 
 static bool is_all_ones(const graph *g, val v) {
     tn_dtype t = get(g, v)->dtype;
-    return splat_is(g, v, t == TN_BOOL ? 1 : t == TN_U8 ? 255 : -1);
+    return !dtype_is_float(t) && t != TN_U64 && splat_is(g, v, dtype_is_unsigned(t) || t == TN_BOOL ? dtype_info(t)->hi : -1);
 }
 
 static bool is_power_of_two(double c) {
@@ -227,8 +227,7 @@ static val reduce_expanded(graph *g, const node *n, uint64_t axes) {
         k *= e.dims[i];
     }
     bool is_extremum = n->op == OP_reduce_max || n->op == OP_reduce_min;
-    bool counts = n->op == OP_sum && k < 1 << 24 &&
-                  (n->dtype == TN_F32 || n->dtype == TN_F64 || n->dtype == TN_I32 || n->dtype == TN_I64);
+    bool counts = n->op == OP_sum && k < 1 << 24 && dtype_size((tn_dtype)n->dtype) >= 4;
     if (gone == 0 || !(is_extremum || counts)) return 0;
     int64_t dims[TN_MAX_RANK];
     for (int i = 0; i < e.rank; i++) dims[i] = mask_has(gone, i) ? 1 : e.dims[i];

@@ -7,30 +7,12 @@
 
 #include <math.h>
 
-/* Every value of dtype a exists in dtype b. */
-static bool is_lossless(tn_dtype a, tn_dtype b) {
-    static const uint16_t to[TN_N_DTYPES] = {
-#define T(t) (1u << TN_##t)
-        [TN_F32] = T(F32) | T(F64),
-        [TN_F64] = T(F64),
-        [TN_F16] = T(F16) | T(F32) | T(F64),
-        [TN_BF16] = T(BF16) | T(F32) | T(F64),
-        [TN_I8] = T(I8) | T(I32) | T(I64) | T(F16) | T(BF16) | T(F32) | T(F64),
-        [TN_I32] = T(I32) | T(I64) | T(F64),
-        [TN_I64] = T(I64),
-        [TN_U8] = T(U8) | T(I32) | T(I64) | T(F16) | T(BF16) | T(F32) | T(F64),
-        [TN_BOOL] = T(BOOL) | T(I8) | T(U8) | T(I32) | T(I64) | T(F16) | T(BF16) | T(F32) | T(F64),
-#undef T
-    };
-    return (to[a] >> b & 1) != 0;
-}
-
 /* cast(cast(x: a to b): b to c) is cast(x: a to c) when the first loses nothing and both ways treat a's values alike: integers
  * wrap when narrowed, floats saturate, so an integer that passes through a float must fit the result. */
 static bool merges(tn_dtype a, tn_dtype b, tn_dtype c) {
-    if (!is_lossless(a, b)) return false;
+    if (!dtype_holds(b, a)) return false;
     if (dtype_is_float(a) || a == TN_BOOL || c == TN_BOOL) return true;
-    return !dtype_is_float(b) || dtype_is_float(c) || is_lossless(a, c);
+    return !dtype_is_float(b) || dtype_is_float(c) || dtype_holds(c, a);
 }
 
 /* Movement ops that keep each element as often as it is: casting before or after is the same work. */

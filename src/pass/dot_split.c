@@ -92,7 +92,7 @@ static bool is_softmax(const graph *g, val v) {
 static val split(graph *g, val v, arena *scratch) {
     (void)scratch;
     node d = *graph_get(g, v);
-    if (d.op != OP_dot || is_softmax(g, d.in[0]) || is_softmax(g, d.in[1]) || d.dtype == TN_F16 || d.dtype == TN_BF16) return 0;
+    if (d.op != OP_dot || is_softmax(g, d.in[0]) || is_softmax(g, d.in[1]) || dtype_is_narrow_float(d.dtype)) return 0;
     sizes s = sizes_of(g, &d);
     int nb = (int)d.attr[0], nc = (int)d.attr[1], which = -1;
     int64_t most = wanted_parts(&s), parts = 1;

@@ -133,7 +133,7 @@ static val lower(graph *g, val v, arena *scratch) {
     (void)scratch;
     node n = *graph_get(g, v);
     if (n.op != OP_fold) return 0;
-    bool is_half = n.dtype == TN_F16 || n.dtype == TN_BF16;
+    bool is_half = dtype_is_narrow_float(n.dtype);
     val x = is_half ? graph_cast(g, n.in[0], TN_F32) : n.in[0];
     if (graph_elems(g, x) == 0) return zeros(g, n.dtype, n.rank, n.dims);
     for (int i = (int)n.attr[0] - 1; i >= 0; i--) {

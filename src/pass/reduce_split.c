@@ -73,7 +73,7 @@ static val split(graph *g, val v, arena *scratch) {
     int64_t chunk = choose_chunk(size, parts < size ? parts : size), whole = size / chunk * chunk;
     if (chunk >= size || x.rank - (end - first) + 2 > TN_MAX_RANK) return 0;
 
-    bool is_half = (n.dtype == TN_F16 || n.dtype == TN_BF16) && (n.op == OP_sum || n.op == OP_prod);
+    bool is_half = dtype_is_narrow_float(n.dtype) && (n.op == OP_sum || n.op == OP_prod);
     val in = is_half ? graph_cast(g, n.in[0], TN_F32) : n.in[0], flat = 0;
     if (whole < size) flat = cut(g, in, first, end, size, 0);
     val parted =

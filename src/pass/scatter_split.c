@@ -47,7 +47,7 @@ static val split(graph *g, val v, arena *scratch) {
     int64_t pieces = choose_pieces(adds, places, columns);
     if (pieces < MIN_PIECES) return 0;
     int64_t chunk = (adds + pieces - 1) / pieces;
-    tn_dtype t = n.dtype == TN_F16 || n.dtype == TN_BF16 ? TN_F32 : n.dtype;
+    tn_dtype t = dtype_is_narrow_float(n.dtype) ? TN_F32 : n.dtype;
     val index = cut(g, n.in[1], adds, pieces, chunk, 0, -1),
         x = cut(g, graph_cast(g, n.in[2], t), adds, pieces, chunk, columns, 0);
     val sums = graph_scatter_add(g, zeros(g, t, 3, (int64_t[]){ pieces, places, columns }), index, x, 1, 1);

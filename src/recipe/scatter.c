@@ -26,7 +26,7 @@ static void choose_owned(scatter *w, const target *t, int64_t outer) {
 
 /* More threads while their sums fit and each has enough to do; the places of a block are a multiple of its warps. */
 static bool choose_private(scatter *w, const target *t) {
-    int64_t size = (int64_t)dtype_size(kernel_reg_dtype((tn_dtype)add_of(w)->dtype)) * w->n_columns,
+    int64_t size = (int64_t)dtype_size(dtype_reg((tn_dtype)add_of(w)->dtype)) * w->n_columns,
             room = least(MACHINE_PRIVATE_BYTES, t->shared_bytes - 16 * SCATTER_WARP);
     if (add_of(w)->mode != SCATTER_ADD || w->n_columns > SCATTER_MOST_COLUMNS) return false;
     w->block_threads = w->warp;

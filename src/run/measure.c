@@ -1,6 +1,7 @@
 /* measure.c - implementation of measure.h. */
 #include "run/measure.h"
 
+#include <math.h>
 #include <stdio.h>
 
 /* ---- values ---- */
@@ -13,19 +14,10 @@ static uint64_t mix(uint64_t *state) { /* splitmix64 */
 }
 
 static void put_random(char *to, tn_dtype t, uint64_t r) {
-    double unit = (double)(int64_t)r * 0x1p-63;
-    float f = (float)(unit * 0.99);
-    uint16_t h = t == TN_F16 ? half_from_f32(f) : bf16_from_f32(f);
-    int64_t i = (int64_t)(r >> 61);
-    int32_t w = (int32_t)i;
-    uint8_t b = t == TN_BOOL ? (uint8_t)(r >> 63) : (uint8_t)i;
-    const void *from = t == TN_F64                   ? (const void *)&unit
-                       : t == TN_F32                 ? (const void *)&f
-                       : t == TN_F16 || t == TN_BF16 ? (const void *)&h
-                       : t == TN_I64                 ? (const void *)&i
-                       : t == TN_I32                 ? (const void *)&w
-                                                     : (const void *)&b;
-    memcpy(to, from, dtype_size(t));
+    if (dtype_is_float(t))
+        dtype_store(t, to, 0, (double)(int64_t)r * 0x1p-63 * 0.99);
+    else
+        dtype_store_int(t, to, 0, (int64_t)(t == TN_BOOL ? r >> 63 : r >> 61));
 }
 
 void measure_fill(void *data, tn_dtype t, int64_t n, uint64_t seed) {
@@ -33,27 +25,7 @@ void measure_fill(void *data, tn_dtype t, int64_t n, uint64_t seed) {
     for (int64_t i = 0; i < n; i++) put_random((char *)data + (size_t)i * size, t, mix(&seed));
 }
 
-static bool is_nan(const char *x, tn_dtype t) {
-    uint16_t h;
-    float f;
-    double d;
-    switch (t) {
-    case TN_F32:
-        memcpy(&f, x, sizeof f);
-        return f != f;
-    case TN_F64:
-        memcpy(&d, x, sizeof d);
-        return d != d;
-    case TN_F16:
-        memcpy(&h, x, sizeof h);
-        return (h & 0x7fff) > 0x7c00;
-    case TN_BF16:
-        memcpy(&h, x, sizeof h);
-        return (h & 0x7fff) > 0x7f80;
-    default:
-        return false;
-    }
-}
+static bool is_nan(const char *x, tn_dtype t) { return dtype_is_float(t) && isnan(dtype_load(t, x, 0)); }
 
 bool measure_same(const void *x, const void *y, tn_dtype t, int64_t n) {
     size_t size = dtype_size(t);

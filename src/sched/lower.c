@@ -113,7 +113,7 @@ static ext local_elems(const lower *w, val v) {
 }
 
 static int64_t local_bytes(const lower *w, val v) {
-    return graph_dim_most(w->g, local_elems(w, v)) * (int64_t)dtype_size(kernel_reg_dtype((tn_dtype)graph_get(w->g, v)->dtype));
+    return graph_dim_most(w->g, local_elems(w, v)) * (int64_t)dtype_size(dtype_reg((tn_dtype)graph_get(w->g, v)->dtype));
 }
 
 static int64_t items_bytes(const lower *w) {
@@ -220,7 +220,7 @@ static void lower_item(lower *w, item *it) {
     reg r = lower_inside(w, it->v, idx);
     if (it->kind == ITEM_LOCAL) {
         tn_dtype t = (tn_dtype)graph_get(w->g, it->v)->dtype;
-        if (t == TN_F16 || t == TN_BF16) t = TN_F32; /* no need to round what stays in the kernel */
+        if (dtype_is_narrow_float(t)) t = TN_F32; /* no need to round what stays in the kernel */
         it->buf = kernel_buf(
             w->k,
             (kbuf){ .dtype = (uint8_t)t, .kind = KB_LOCAL, .node = it->v, .elems = local_elems(w, it->v), .plan_buf = -1 });

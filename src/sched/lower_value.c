@@ -48,7 +48,7 @@ affine lower_local_index(lower *w, const item *it, const affine *idx) {
 
 static reg push_load(lower *w, int buf, tn_dtype stored, affine at, const kmask_list *masks, double other, val v) {
     kins in = { .op = K_LOAD,
-                .dtype = (uint8_t)kernel_reg_dtype(stored),
+                .dtype = (uint8_t)dtype_reg(stored),
                 .src = (uint8_t)stored,
                 .buf = (uint16_t)buf,
                 .idx = at,
@@ -58,7 +58,8 @@ static reg push_load(lower *w, int buf, tn_dtype stored, affine at, const kmask_
         in.mask = arena_copy(w->a, masks->at, sizeof(kmask) * (size_t)masks->n);
         in.mask_lane = ARENA_ARRAY(w->a, int64_t, masks->n);
         in.n_mask = masks->n;
-        in.imm_int = dtype_cast_to_int(TN_I64, other);
+        in.imm_int = dtype_wrap(dtype_reg(stored),
+                                dtype_cast_to_int(dtype_is_float(stored) || stored == TN_BOOL ? TN_I64 : stored, other));
     }
     return kernel_push(w->k, in);
 }
@@ -85,20 +86,16 @@ void lower_close_loops(lower *w, int n, int n_memos) {
 }
 
 static reg push_const(lower *w, tn_dtype t, double f, int64_t i) {
-    kins in = { .op = K_CONST, .dtype = (uint8_t)kernel_reg_dtype(t) };
+    kins in = { .op = K_CONST, .dtype = (uint8_t)dtype_reg(t) };
     if (dtype_is_float(t))
         in.imm = f;
     else
-        in.imm_int = t == TN_BOOL ? -(i != 0) : i;
+        in.imm_int = t == TN_BOOL ? -(i != 0) : dtype_wrap(dtype_reg(t), i);
     return kernel_push(w->k, in);
 }
 
 static void reduce_identity(op_code op, tn_dtype t, double *f, int64_t *i) {
-    int64_t hi = t == TN_I64  ? INT64_MAX
-                 : t == TN_I8 ? INT8_MAX
-                 : t == TN_U8 ? UINT8_MAX
-                              : INT32_MAX,
-            lo = t == TN_U8 ? 0 : -hi - 1;
+    int64_t hi = dtype_max_int(t), lo = dtype_min_int(t);
     *f = 0, *i = 0;
     if (op == OP_prod) *f = 1, *i = 1;
     if (op == OP_reduce_max || op == OP_argmax) *f = -INFINITY, *i = lo; /* of the dtype: what no elements give */
@@ -109,7 +106,7 @@ static op_code reduce_alu(op_code op) {
 }
 
 static reg wrap_narrow(lower *w, reg r, tn_dtype t) {
-    if (t != TN_I8 && t != TN_U8) return r;
+    if (!dtype_is_narrow_int(t)) return r;
     return kernel_push(w->k, (kins){ .op = K_WRAP, .dtype = TN_I32, .src = (uint8_t)t, .a = r });
 }
 
@@ -120,7 +117,7 @@ static void begin_reduce(lower *w, task *t) {
     const node *n = graph_get(w->g, v), *x = graph_get(w->g, n->in[0]);
     bool arg = op_get((op_code)n->op)->cls == CL_ARG;
     uint64_t axes = arg ? 1ull << n->attr[0] : (uint64_t)n->attr[0];
-    kins acc = { .op = K_ACC, .dtype = (uint8_t)kernel_reg_dtype((tn_dtype)x->dtype), .node = v };
+    kins acc = { .op = K_ACC, .dtype = (uint8_t)dtype_reg((tn_dtype)x->dtype), .node = v };
     reduce_identity((op_code)n->op, (tn_dtype)x->dtype, &acc.imm, &acc.imm_int);
     acc.alu = (uint8_t)(arg ? n->op : reduce_alu((op_code)n->op));
     t->acc[0] = kernel_push(w->k, acc);
@@ -157,7 +154,7 @@ static void begin_dot(lower *w, task *t) {
     const node *n = graph_get(w->g, v), *x = graph_get(w->g, n->in[0]);
     int nb = (int)n->attr[0], nc = (int)n->attr[1];
     const int64_t *ca = n->attr + 2 + 2 * nb;
-    tn_dtype rt = kernel_reg_dtype((tn_dtype)n->dtype);
+    tn_dtype rt = dtype_reg((tn_dtype)n->dtype);
     t->acc[0] = kernel_push(w->k, (kins){ .op = K_ACC, .dtype = (uint8_t)rt, .alu = OP_add, .node = v });
     affine kv[TN_MAX_RANK], *ia = ARENA_ARRAY(w->a, affine, TN_MAX_RANK), *ib = ARENA_ARRAY(w->a, affine, TN_MAX_RANK);
     int from = w->k->vars.n;
@@ -248,8 +245,9 @@ static reg finish_pad(lower *w, const task *t) {
     const node *n = graph_get(w->g, t->of.v);
     if (t->border.n == 0) return t->r[0];
     reg m = mask_register(w, &t->border);
-    reg other = push_const(w, (tn_dtype)n->dtype, n->imm, dtype_cast_to_int(TN_I64, n->imm));
-    uint8_t rt = (uint8_t)kernel_reg_dtype((tn_dtype)n->dtype);
+    tn_dtype t_pad = (tn_dtype)n->dtype;
+    reg other = push_const(w, t_pad, n->imm, dtype_is_float(t_pad) ? 0 : dtype_cast_to_int(t_pad, n->imm));
+    uint8_t rt = (uint8_t)dtype_reg((tn_dtype)n->dtype);
     return kernel_push(
         w->k,
         (kins){ .op = K_ALU, .alu = OP_select, .dtype = rt, .src = rt, .a = m, .b = t->r[0], .c = other, .node = t->of.v });
@@ -295,8 +293,7 @@ static reg finish_gather(lower *w, const task *t) {
 
 /* Functions with an error of their own need no more of f32 than their results keep. */
 static bool is_approximate(const node *n) {
-    return (n->dtype == TN_F16 || n->dtype == TN_BF16) && op_get((op_code)n->op)->cls == CL_FLT &&
-           op_get((op_code)n->op)->ulp > 0.5;
+    return dtype_is_narrow_float(n->dtype) && op_get((op_code)n->op)->cls == CL_FLT && op_get((op_code)n->op)->ulp > 0.5;
 }
 
 static reg finish_elementwise(lower *w, const task *t) {
@@ -306,8 +303,8 @@ static reg finish_elementwise(lower *w, const task *t) {
     tn_dtype src = (tn_dtype)graph_get(w->g, n->in[value])->dtype;
     kins in = { .op = K_ALU,
                 .alu = n->op,
-                .dtype = (uint8_t)kernel_reg_dtype((tn_dtype)n->dtype),
-                .src = (uint8_t)kernel_reg_dtype(src),
+                .dtype = (uint8_t)dtype_reg((tn_dtype)n->dtype),
+                .src = (uint8_t)dtype_reg(src),
                 .mode = is_approximate(n) ? ALU_APPROXIMATE : ALU_PLAIN,
                 .a = t->r[0],
                 .b = t->r[1],
@@ -316,22 +313,32 @@ static reg finish_elementwise(lower *w, const task *t) {
     return wrap_narrow(w, kernel_push(w->k, in), (tn_dtype)n->dtype);
 }
 
+/* f32 as a narrow float would have it; what is too large for the 8-bit ones is their largest number. */
+static reg round_narrow(lower *w, reg r, tn_dtype t) {
+    kins bound = { .op = K_ALU, .dtype = TN_F32, .src = TN_F32 };
+    for (int side = 0; side < 2 && dtype_is_fp8(t); side++) {
+        bound.alu = side ? OP_max : OP_min;
+        bound.a = r, bound.b = push_const(w, TN_F32, side ? dtype_info(t)->lo : dtype_info(t)->hi, 0);
+        r = kernel_push(w->k, bound);
+    }
+    return kernel_push(w->k, (kins){ .op = K_WRAP, .dtype = TN_F32, .src = (uint8_t)t, .a = r });
+}
+
 static reg finish_cast(lower *w, const task *t) {
     const node *n = graph_get(w->g, t->of.v);
     tn_dtype to = (tn_dtype)n->dtype, from = (tn_dtype)graph_get(w->g, n->in[0])->dtype;
     if (n->op == OP_bitcast)
-        return to == from
-                   ? t->r[0]
-                   : kernel_push(
-                         w->k,
-                         (kins){ .op = K_BITCAST, .dtype = (uint8_t)to, .src = (uint8_t)from, .a = t->r[0], .node = t->of.v });
-    bool widens = dtype_is_float(to) ? from == TN_F16 || from == TN_BF16 : from == TN_I8 || from == TN_U8;
-    if (widens && kernel_reg_dtype(from) == to) return t->r[0]; /* it is that in the register */
+        return dtype_reg(to) == dtype_reg(from) ? (to == from ? t->r[0] : wrap_narrow(w, t->r[0], to))
+                                                : kernel_push(w->k, (kins){ .op = K_BITCAST,
+                                                                            .dtype = (uint8_t)dtype_reg(to),
+                                                                            .src = (uint8_t)dtype_reg(from),
+                                                                            .a = t->r[0],
+                                                                            .node = t->of.v });
+    bool widens = dtype_is_float(to) ? dtype_is_narrow_float(from) : dtype_is_narrow_int(from);
+    if (widens && dtype_reg(from) == to) return t->r[0]; /* it is that in the register */
     reg r =
         kernel_push(w->k, (kins){ .op = K_CAST, .dtype = (uint8_t)to, .src = (uint8_t)from, .a = t->r[0], .node = t->of.v });
-    if (to == TN_F16 || to == TN_BF16)
-        r = kernel_push(w->k, (kins){ .op = K_WRAP, .dtype = TN_F32, .src = (uint8_t)to, .a = r });
-    return r;
+    return dtype_is_narrow_float(to) ? round_narrow(w, r, to) : r;
 }
 
 static reg lower_source(lower *w, val v, const affine *idx, const kmask_list *masks) {
@@ -339,7 +346,7 @@ static reg lower_source(lower *w, val v, const affine *idx, const kmask_list *ma
     if (n->op == OP_const && n->splat) return push_const(w, (tn_dtype)n->dtype, n->imm, n->imm_int);
     if (n->op == OP_iota) {
         tn_dtype t = (tn_dtype)n->dtype;
-        tn_dtype as = dtype_is_float(t) ? TN_I64 : kernel_reg_dtype(t);
+        tn_dtype as = dtype_is_float(t) ? TN_I64 : dtype_reg(t);
         reg r = kernel_push(w->k, (kins){ .op = K_INDEX, .dtype = (uint8_t)as, .idx = idx[n->attr[0]], .node = v });
         if (as != t && dtype_is_float(t))
             r = kernel_push(w->k, (kins){ .op = K_CAST, .dtype = (uint8_t)t, .src = TN_I64, .a = r });

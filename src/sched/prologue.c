@@ -25,7 +25,7 @@ bool sched_packs_computed(const sched *s, tn_dtype t, int64_t elems, const prolo
     int64_t bytes;
     if (by->flops > NEVER || !size_mul(elems, (int64_t)dtype_size(t), &bytes)) return false;
     const machine_cache *home = home_of(&m, bytes);
-    double lanes = (double)m.pipe_bytes / (double)dtype_size(kernel_reg_dtype(t)), rows = (double)(by->work / by->elems),
+    double lanes = (double)m.pipe_bytes / (double)dtype_size(dtype_reg(t)), rows = (double)(by->work / by->elems),
            again =
                rows <= PANEL_ROWS ? 0 : rows / PANEL_ROWS * (double)by->elems; /* panels behind the first of the same columns */
     if (by->elems / WINDOWS > elems) again += (double)(by->elems - elems);

@@ -140,7 +140,7 @@ static void open_state(fused *f) {
     for (int c = 0; c < f->x->n_carry; c++) {
         if (!f->from[c]) continue;
         const pbuf *b = &f->s->p->bufs.at[f->x->state[c]];
-        uint8_t rt = (uint8_t)kernel_reg_dtype((tn_dtype)b->dtype);
+        uint8_t rt = (uint8_t)dtype_reg((tn_dtype)b->dtype);
         reg first = kernel_push(f->k, (kins){ .op = K_LOAD,
                                               .dtype = rt,
                                               .src = b->dtype,
@@ -176,7 +176,7 @@ static void close_state(fused *f) {
         const pbuf *b = &f->s->p->bufs.at[f->x->state[c]];
         const kins *acc = &f->k->ins.at[f->acc[c]];
         kins set = { .op = K_UPD, .alu = OP_NIL, .dtype = acc->dtype, .a = f->map[f->last[c]], .c = f->acc[c] };
-        if (b->dtype == TN_F16 || b->dtype == TN_BF16) /* as memory would have it */
+        if (dtype_is_narrow_float(b->dtype)) /* as memory would have it */
             set.a = kernel_push(f->k, (kins){ .op = K_WRAP, .dtype = TN_F32, .src = b->dtype, .a = set.a });
         kernel_push(f->k, set);
     }

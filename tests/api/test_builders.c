@@ -197,6 +197,7 @@ static const row rows[] = {
 #include "ir/ops.def"
 };
 static bool accepts(op_class cls, tn_dtype t) {
+    if (!dtype_info(t)->arithmetic) return cls == CL_ANY;
     switch (cls) {
     case CL_FLT:
         return dtype_is_float(t);

@@ -263,8 +263,16 @@ static void elements_load_and_store(void **state) {
     for (int t = 0; t < TN_N_DTYPES; t++) {
         char data[64] = { 0 };
         for (int k = 0; k < 4; k++) tn_ir_store((tn_dtype)t, data, k, values[k]);
-        bool real = t == TN_F32 || t == TN_F64 || t == TN_F16 || t == TN_BF16;
-        double want[] = { 0, 1, real ? -2.5 : t == TN_U8 ? 0 : t == TN_BOOL ? 1 : -2, t == TN_BOOL ? 1 : 100 };
+        const tn_dtype_info *i = tn_dtype_get_info((tn_dtype)t);
+        bool real = i->kind == TN_KIND_FLOAT;
+        double want[] = { 0, 1,
+                          real                      ? -2.5
+                          : i->kind == TN_KIND_UINT ? 0
+                          : t == TN_BOOL            ? 1
+                                                    : -2,
+                          t == TN_BOOL                       ? 1
+                          : t == TN_F8E4M3 || t == TN_F8E5M2 ? 96
+                                                             : 100 };
         for (int k = 0; k < 4; k++) assert_true(tn_ir_load((tn_dtype)t, data, k) == want[k]);
     }
 }

@@ -47,19 +47,16 @@ static const int64_t int_specials[] = { 0,   1,       -1,        2,         -2, 
                                         255, 1000003, INT32_MIN, INT32_MAX, 1LL << 31, INT64_MIN, INT64_MAX };
 
 static double special_float(tn_dtype t, int64_t i) {
-    static const double extremes[][3] = { { 0x1.fffffep127, 0x1p-126, 0x1p-149 },
-                                          { 0x1.fffffffffffffp1023, 0x1p-1022, 0x1p-1074 },
-                                          { 65504, 0x1p-14, 0x1p-24 },
-                                          { 0x1.fep127, 0x1p-126, 0x1p-133 } };
+    const double extremes[3] = { dtype_info(t)->hi, dtype_smallest_normal(t),
+                                 2 * dtype_roundoff(t) * dtype_smallest_normal(t) };
     int64_t n = (int64_t)COUNT_OF(float_specials);
     i %= n + 6;
-    return i < n ? float_specials[i] : i < n + 3 ? extremes[t][i - n] : -extremes[t][i - n - 3];
+    return i < n ? float_specials[i] : i < n + 3 ? extremes[i - n] : -extremes[i - n - 3];
 }
 static int64_t special_int(tn_dtype t, int64_t i) {
     i %= (int64_t)COUNT_OF(int_specials) + 3;
     if (i < (int64_t)COUNT_OF(int_specials)) return int_specials[i];
-    int64_t lo = t == TN_I8 ? INT8_MIN : t == TN_I32 ? INT32_MIN : t == TN_I64 ? INT64_MIN : 0;
-    int64_t hi = t == TN_I8 ? INT8_MAX : t == TN_I32 ? INT32_MAX : t == TN_I64 ? INT64_MAX : t == TN_U8 ? 255 : 1;
+    int64_t lo = dtype_min_int(t), hi = dtype_max_int(t);
     return i % 3 == 0 ? lo : i % 3 == 1 ? hi : lo + 1;
 }
 static int64_t n_specials(tn_dtype t) {
@@ -309,6 +306,8 @@ static const shape shapes[] = {
 };
 static const shape pairs = { 1, { 907 }, PLAIN }; /* more than the square of the number of special values */
 
+static bool is_number(tn_dtype t) { return dtype_info(t)->arithmetic && t != TN_BOOL; }
+
 #define EACH_DTYPE(body)                                                                                                       \
     for (int t_ = 0; t_ < TN_N_DTYPES; t_++) {                                                                                 \
         arena a_;                                                                                                              \
@@ -412,7 +411,7 @@ static void move_cases(arena *a, tn_dtype t) {
     val x = view_of(c, t, 2, (int64_t[]){ 7, 13 }, PLAIN), y = view_of(c, t, 2, (int64_t[]){ 13, 7 }, PERMUTE),
         s = input_of(c, t, 0, NULL);
     val e = input_of(c, t, 2, (int64_t[]){ 0, 13 }), r6 = view_of(c, t, 6, (int64_t[]){ 2, 3, 1, 2, 3, 5 }, FLIP);
-    double border = t == TN_U8 || t == TN_BOOL ? 1 : -3;
+    double border = dtype_is_unsigned(t) || t == TN_BOOL ? 1 : -3;
     add_case(c, graph_pad(g, x, (int64_t[]){ 2, 0 }, (int64_t[]){ 1, 3 }, border), true);
     add_case(c, graph_pad(g, y, (int64_t[]){ 0, 5 }, (int64_t[]){ 0, 0 }, 0), true);
     add_case(c, graph_pad(g, e, (int64_t[]){ 1, 1 }, (int64_t[]){ 1, 0 }, border), true);
@@ -434,7 +433,7 @@ static void move_cases(arena *a, tn_dtype t) {
                           3, 0),
              true);
     add_case(c, graph_concat(g, (val[]){ y, graph_flip(g, y, 2), y }, 3, 1), true);
-    if (t != TN_BOOL) {
+    if (is_number(t)) {
         val w = input_of(c, t, 4, (int64_t[]){ 3, 3, 3, 2 }), w1 = input_of(c, t, 2, (int64_t[]){ 31, 3 });
         add_case(c, graph_fold(g, w, (window_axis[]){ { 0, 3, 2, 1 }, { 1, 2, 3, 4 } }, 2, (int64_t[]){ 7, 13 }),
                  dtype_is_int(t));
@@ -456,8 +455,8 @@ static void indexed_case(cases *c, tn_dtype t, tn_dtype ti, int rank, const int6
     add_case(c, picked, true);
     const node *n = graph_get(c->g, picked);
     val updates = input_of(c, t, n->rank, n->dims);
-    add_case(c, graph_scatter(c->g, OP_scatter_set, x, index, updates, axis, 0), true);
-    if (t == TN_BOOL) return;
+    if (is_number(t) || t == TN_BOOL) add_case(c, graph_scatter(c->g, OP_scatter_set, x, index, updates, axis, 0), true);
+    if (!is_number(t)) return;
     add_case(c, graph_scatter_add(c->g, x, index, updates, axis, 0), dtype_is_int(t));
     add_case(c, graph_scatter(c->g, OP_scatter_mul, x, index, updates, axis, 0), dtype_is_int(t));
     add_case(c, graph_scatter(c->g, OP_scatter_max, x, index, updates, axis, 0), true);
@@ -468,8 +467,8 @@ static void batched_case(cases *c, tn_dtype t, tn_dtype ti, int rank, const int6
                          int rank_u, const int64_t *dims_u, int axis, int batch) {
     c->index_of[c->g->inputs.n] = INDEX;
     val index = input_of(c, ti, rank_i, dims_i), x = input_of(c, t, rank, dims), u = input_of(c, t, rank_u, dims_u);
-    add_case(c, graph_scatter(c->g, OP_scatter_set, x, index, u, axis, batch), true);
-    if (t == TN_BOOL) return;
+    if (is_number(t) || t == TN_BOOL) add_case(c, graph_scatter(c->g, OP_scatter_set, x, index, u, axis, batch), true);
+    if (!is_number(t)) return;
     add_case(c, graph_scatter_add(c->g, x, index, u, axis, batch), dtype_is_int(t));
     add_case(c, graph_scatter(c->g, OP_scatter_max, x, index, u, axis, batch), true);
 }
@@ -497,7 +496,7 @@ static void test_gather_scatter(void **state) {
 
 static void source_cases(arena *a, tn_dtype t) {
     cases *c = cases_make(a, the_ctx);
-    if (t != TN_BOOL) {
+    if (is_number(t)) {
         add_case(c, graph_iota(c->g, t, 2, (int64_t[]){ 7, 300 }, 1), true);
         add_case(c, graph_iota(c->g, t, 3, (int64_t[]){ 3, 5, 2 }, 1), true);
         add_case(c, graph_iota(c->g, t, 1, (int64_t[]){ 5000 }, 0), true);
@@ -580,7 +579,7 @@ static void dot_cases(arena *a, tn_dtype t, bool view) {
 static void test_dots(void **state) {
     (void)state;
     int bad = n_bad;
-    for (int view = 0; view < 2; view++) EACH_DTYPE(if (t != TN_BOOL) dot_cases(a, t, view != 0))
+    for (int view = 0; view < 2; view++) EACH_DTYPE(if (is_number(t)) dot_cases(a, t, view != 0))
     finish("dot", bad);
 }
 

@@ -196,8 +196,6 @@ static void write_device_init(const subject *s, const char *up, FILE *f) {
 
 /* A function that reads the inputs of each step, and writes outputs, and at the end states by the table. */
 static void write_steps(const subject *s, int steps, FILE *f) {
-    static const char *const types[TN_N_DTYPES] = { "float",   "double",  "uint16_t", "uint16_t", "int8_t",
-                                                    "int32_t", "int64_t", "uint8_t",  "uint8_t" };
     const tn_program *p = s->p;
     const char *name = s->name;
     char up[64];
@@ -223,7 +221,7 @@ static void write_steps(const subject *s, int steps, FILE *f) {
                 "%s_WEIGHTS_BYTES) return 0;\n    fclose(w);\n",
                 name, up, up);
     for (int i = 0; i < p->n_io; i++)
-        fprintf(f, "    static %s a%d[%lld];\n", types[p->io[i].dtype], i,
+        fprintf(f, "    static %s a%d[%lld];\n", dtype_info((tn_dtype)p->io[i].dtype)->word, i,
                 (long long)(p->io[i].bytes / (int64_t)dtype_size((tn_dtype)p->io[i].dtype)) + 1);
     if (gpu)
         write_device_init(s, up, f);
@@ -531,12 +529,13 @@ ARENA_TEST(test_casts_at_the_ends) {
                                         tn_state(g, "i64", TN_I64, TN_DIMS(N), i64) };
     int n = 2;
     for (tn_dtype t = 0; t < TN_N_DTYPES; t++)
-        if (t != TN_F64 && t != TN_I64) from[n] = tn_cast(from[t == TN_I8 || t == TN_I32 || t == TN_U8], t), n++;
+        if (t != TN_F64 && t != TN_I64) from[n] = tn_cast(from[dtype_is_int(t)], t), n++;
     for (int i = 0; i < n; i++)
         for (tn_dtype t = 0; t < TN_N_DTYPES; t++) {
             tn_tensor y = tn_cast(from[i], t);
             tn_output(y, arena_printf(a, "%d %s", i, tn_dtype_name(t)));
-            if (t != TN_BOOL) tn_output(tn_cast(tn_mul(y, y), TN_I8), arena_printf(a, "%d %s squared", i, tn_dtype_name(t)));
+            if (t != TN_BOOL && dtype_info(t)->arithmetic)
+                tn_output(tn_cast(tn_mul(y, y), TN_I8), arena_printf(a, "%d %s squared", i, tn_dtype_name(t)));
         }
     if (tn_graph_status(g)) fail_msg("%s", tn_ctx_error(ctx));
     check_steps(a, (const graph *[]){ g->ir }, 1, 11, 3, false, &sanitizers, 1);
@@ -604,7 +603,7 @@ ARENA_TEST(test_freestanding) {
         tn_assign(a_, tn_neg(a_));
         if (tn_graph_status(g)) fail_msg("%s", tn_ctx_error(ctx));
         uint64_t seed = 0;
-        while (!forms[seed % COUNT_OF(forms)].freestanding || !strcmp(forms[seed % COUNT_OF(forms)].cpu, "native") != native)
+        while (!forms[seed % COUNT_OF(forms)].freestanding || (!strcmp(forms[seed % COUNT_OF(forms)].cpu, "native")) != native)
             seed++;
         /* the last: no instruction for roots */
         const char *const how[] = { "cc -std=c99 -O1" STRICT, "cc -std=c99 -O2 -march=native" STRICT,
@@ -638,8 +637,8 @@ ARENA_TEST(test_freestanding) {
 
 /* Constants and initial states reach the outputs bit by bit (a NaN as a NaN). */
 ARENA_TEST(test_exact_data) {
-    float f[29] = { 0.0f,     -0.0f,     INFINITY, -INFINITY, NAN,       1e-45f, -1.17549421e-38f, 3.4028234663852886e38f,
-                    1.0f / 3, -16777217, 1e10f,    0.1f,      999999.5f, -7 };
+    float f[29] = { 0.0f,     -0.0f,        INFINITY, -INFINITY, NAN,       1e-45f, -1.17549421e-38f, 3.4028234663852886e38f,
+                    1.0f / 3, -16777217.0f, 1e10f,    0.1f,      999999.5f, -7 };
     double d[7] = { 0.1, -0.0, 4.9406564584124654e-324, 1.7976931348623157e308, -1e15, 1e22, 123456.789 };
     tn_graph *g = tn_graph_new(ctx, "data");
     tn_tensor zero = tn_input(g, "i", TN_I64, TN_DIMS(1));

@@ -143,8 +143,10 @@ static graph *every_op(arena *a, tn_dtype t, int64_t n) {
                 : dtype_store_int(t, data, k, t == TN_BOOL ? rng_below(&r, 2) : rng_between(&r, -9, 9));
         val c = graph_add(g, &(spec){ .op = OP_const, .dtype = t, .rank = 1, .dims = &n, .data = data });
         x[i] = t == TN_BOOL ? graph_binary(g, OP_xor, in, c)
-               : i == 0     ? graph_binary(g, OP_add, in, c)
-                            : graph_binary(g, OP_mul, in, c);
+               : !dtype_info(t)->arithmetic
+                   ? graph_select(g, graph_binary(g, OP_lt, graph_cast(g, in, TN_F32), graph_cast(g, c, TN_F32)), in, c)
+               : i == 0 ? graph_binary(g, OP_add, in, c)
+                        : graph_binary(g, OP_mul, in, c);
     }
     for (int op = 1; op < N_OPS; op++) {
         const op_info *info = op_get((op_code)op);
@@ -155,10 +157,15 @@ static graph *every_op(arena *a, tn_dtype t, int64_t n) {
                                     : info->cls == CL_BIT                        ? !is_float
                                     : info->cls == CL_INT                        ? !is_float && t != TN_BOOL
                                                                                  : info->cls == CL_LOG && t == TN_BOOL);
+        fits = fits && (dtype_info(t)->arithmetic || info->cls == CL_ANY);
         if (!fits || (t == TN_BOOL && info->cls == CL_CMP)) continue;
-        val v = op == OP_select    ? graph_select(g, t == TN_BOOL ? x[0] : graph_binary(g, OP_lt, x[0], x[1]), x[1], x[2])
-                : info->arity == 1 ? graph_unary(g, (op_code)op, x[0])
-                                   : graph_binary(g, (op_code)op, x[0], x[1]);
+        val v =
+            op == OP_select
+                ? graph_select(
+                      g, t == TN_BOOL ? x[0] : graph_binary(g, OP_lt, graph_cast(g, x[0], TN_F64), graph_cast(g, x[1], TN_F64)),
+                      x[1], x[2])
+            : info->arity == 1 ? graph_unary(g, (op_code)op, x[0])
+                               : graph_binary(g, (op_code)op, x[0], x[1]);
         graph_output(g, arena_printf(a, "y_%s", info->name), v);
     }
     for (int to = 0; to < TN_N_DTYPES; to++)

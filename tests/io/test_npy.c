@@ -22,7 +22,7 @@ static void test_round_trip(void **state) {
     uint64_t seed = 3;
     for (int round = 0; round < 120; round++) {
         tn_dtype dtype = (tn_dtype)rnd_below(&seed, TN_N_DTYPES);
-        if (dtype == TN_BF16) dtype = TN_F32;
+        if (!tn_dtype_get_info(dtype)->numpy) dtype = TN_F32;
         tn_shape shape = { rnd_below(&seed, 7), { 0 } };
         size_t n = tn_dtype_size(dtype);
         for (int i = 0; i < shape.rank; i++) n *= (size_t)(shape.dim[i] = rnd_below(&seed, 9) ? 1 + rnd_below(&seed, 4) : 0);
@@ -123,7 +123,7 @@ static const struct {
     { "{'descr\\n': 1}", 0, TN_ERR_PARSE, "has no end or holds" },
     { "{'descr", 0, TN_ERR_PARSE, "has no end or holds" },
     { H("'>f4'", "False", "(2,)"), 8, TN_ERR_UNSUPPORTED, "big-endian; save it with x.astype('<f4')" },
-    { H("'<i2'", "False", "(2,)"), 4, TN_ERR_UNSUPPORTED, "dtype '<i2' has no counterpart" },
+    { H("'<c8'", "False", "(2,)"), 4, TN_ERR_UNSUPPORTED, "dtype '<c8' has no counterpart" },
     { H("'<c8'", "False", "(2,)"), 16, TN_ERR_UNSUPPORTED, "dtype '<c8'" },
     { H("'|O'", "False", "(2,)"), 16, TN_ERR_UNSUPPORTED, "dtype '|O'" },
     { H("''", "False", "(2,)"), 16, TN_ERR_UNSUPPORTED, "dtype ''" },

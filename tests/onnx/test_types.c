@@ -128,9 +128,9 @@ static void test_unsigned(void **state) {
         if (!b[i]) b[i] = 1;
     }
     array in[] = { { "a", U64, 1, { N }, a, sizeof a, false, false }, { "b", U64, 1, { N }, b, sizeof b, false, false } };
-    run_model(NODES("Div a b -> y"), in, 2, 14, "y", U64, TN_I64, y, sizeof y);
+    run_model(NODES("Div a b -> y"), in, 2, 14, "y", U64, TN_U64, y, sizeof y);
     for (int i = 0; i < N; i++) assert_true(y[i] == a[i] / b[i]);
-    run_model(NODES("Mod a b -> y"), in, 2, 14, "y", U64, TN_I64, y, sizeof y);
+    run_model(NODES("Mod a b -> y"), in, 2, 14, "y", U64, TN_U64, y, sizeof y);
     for (int i = 0; i < N; i++) assert_true(y[i] == a[i] % b[i]);
     uint8_t less[N];
     run_model(NODES("Less a b -> y"), in, 2, 14, "y", BOOL, TN_BOOL, less, sizeof less);

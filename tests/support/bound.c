@@ -17,16 +17,16 @@ typedef struct bounds {
 } bounds;
 
 /* Half a unit in the last place, relative. */
-static double unit_of(tn_dtype t) {
-    return t == TN_F64 ? 0x1p-53 : t == TN_F32 ? 0x1p-24 : t == TN_F16 ? 0x1p-11 : t == TN_BF16 ? 0x1p-8 : 0;
-}
+static double unit_of(tn_dtype t) { return dtype_roundoff(t); }
 /* Of the arithmetic: half types compute in f32. The evaluator's own rounding counts too when it is no better. */
 static double unit_inside(tn_dtype t) { return t == TN_F64 ? 0x1p-52 : dtype_is_float(t) ? 0x1p-24 : 0; }
 /* Absolute error of a result that underflows or is flushed to zero. */
-static double tiny_of(tn_dtype t) { return t == TN_F64 ? DBL_MIN : t == TN_F16 ? 0x1p-24 : dtype_is_float(t) ? FLT_MIN : 0; }
-static double largest_of(tn_dtype t) {
-    return t == TN_F64 ? DBL_MAX : t == TN_F16 ? 65504.0 : t == TN_BF16 ? 0x1.FEp127 : FLT_MAX;
+static double tiny_of(tn_dtype t) {
+    if (!dtype_is_float(t)) return 0;
+    double normal = dtype_smallest_normal(t);
+    return normal > FLT_MIN ? normal * 2 * dtype_roundoff(t) : normal;
 }
+static double largest_of(tn_dtype t) { return dtype_info(dtype_is_float(t) ? t : TN_F32)->hi; }
 
 /* Error of a computed value: e carried in, plus `ulps` units of the arithmetic, plus the rounding when stored. */
 static double with_rounding(tn_dtype t, double value, double e, double ulps) {
@@ -44,7 +44,7 @@ static double magnitude(eval_value x, int64_t i) { return x.f ? fabs(x.f[i]) : f
 static double element_at(op_code op, tn_dtype t, bool float_operands, double x, double y, double z) {
     if (dtype_is_float(t)) return eval_element_float(op, x, y, z);
     if (float_operands) return (double)eval_element_compare(op, x, y);
-    return (double)(eval_element_int(op, (int64_t)x, (int64_t)y, (int64_t)z)); /* bool: exact in double */
+    return (double)(eval_element_int(op, TN_I64, (int64_t)x, (int64_t)y, (int64_t)z)); /* bool: exact in double */
 }
 
 /* The three places of an operand that are tried: the value and both ends; a doubtful bool may be either. */

@@ -29,7 +29,7 @@ typedef struct gen {
 #define MASK(t) (1u << (t))
 enum {
     FLOATS = MASK(TN_F32) | MASK(TN_F64) | MASK(TN_F16) | MASK(TN_BF16),
-    INTS = MASK(TN_I8) | MASK(TN_I32) | MASK(TN_I64) | MASK(TN_U8),
+    INTS = MASK(TN_I8) | MASK(TN_I32) | MASK(TN_I64) | MASK(TN_U8) | MASK(TN_I16) | MASK(TN_U16) | MASK(TN_U32) | MASK(TN_U64),
     INDICES = MASK(TN_I32) | MASK(TN_I64),
     BOOLS = MASK(TN_BOOL),
     ANY = FLOATS | INTS | BOOLS
@@ -43,8 +43,8 @@ static bool chance(gen *n, double p) { return rng_chance(&n->r, p); }
 /* ---- intervals ---- */
 
 static void dtype_interval(tn_dtype t, double *lo, double *hi) {
-    *lo = t == TN_I8 ? -128 : t == TN_I32 ? -0x1p31 : t == TN_I64 ? -0x1p63 : 0;
-    *hi = t == TN_I8 ? 127 : t == TN_I32 ? 0x1p31 : t == TN_I64 ? 0x1p63 : t == TN_U8 ? 255 : 1;
+    *lo = dtype_info(t)->lo;
+    *hi = t == TN_I64 ? 0x1p63 : dtype_info(t)->hi;
 }
 
 /* The entry of v; integers outside of their dtype wrap around and may be anything. */
@@ -144,10 +144,10 @@ static void *random_data(gen *n, tn_dtype t, int64_t count, double lo, double hi
 
 /* An input, state, constant, splat or iota of the dtype and dims. */
 static entry new_source(gen *n, tn_dtype t, int rank, const int64_t *dims) {
-    double lo = t == TN_BOOL        ? 0
-                : dtype_is_float(t) ? -2
-                : t == TN_U8        ? 1
-                                    : -4,
+    double lo = t == TN_BOOL                     ? 0
+                : dtype_is_float(t)              ? -2
+                : dtype_is_unsigned((tn_dtype)t) ? 1
+                                                 : -4,
            hi = t == TN_BOOL        ? 1
                 : dtype_is_float(t) ? 2
                                     : 8;
@@ -351,7 +351,7 @@ static void step_cast(gen *n) {
     entry x = choose(n, ANY);
     tn_dtype t = random_dtype(n, chance(n, 0.5) ? FLOATS : ANY), from = dtype_of(n, x);
     if (dtype_is_float(t) && dtype_is_int(from)) x = fit(n, x, -16, 16);
-    if (dtype_is_int(t) && dtype_is_float(from)) x = fit(n, x, t == TN_U8 ? 0 : -20, 20);
+    if (dtype_is_int(t) && dtype_is_float(from)) x = fit(n, x, dtype_is_unsigned((tn_dtype)t) ? 0 : -20, 20);
     if (dtype_is_int(t) && dtype_is_float(from) && chance(n, 0.5)) x.v = graph_unary(n->g, OP_round, x.v);
     if (t == TN_BOOL && dtype_is_float(from)) x.v = graph_unary(n->g, OP_round, x.v);
     double lo = x.lo, hi = x.hi, a, b;
@@ -815,7 +815,7 @@ static void assign_states(gen *n) {
         if (dtype_is_float(sn.dtype))
             x = fit(n, x, -2, 2);
         else if (dtype_is_int(sn.dtype))
-            x = fit(n, x, sn.dtype == TN_U8 ? 0 : -4, 8);
+            x = fit(n, x, dtype_is_unsigned((tn_dtype)sn.dtype) ? 0 : -4, 8);
         graph_assign(n->g, s, x.v);
     }
 }

@@ -94,7 +94,7 @@ sample sample_make(const graph *g, arena *a, uint64_t seed) {
         } else if (dtype_is_float(x->dtype)) {
             fill_random(&r, x->dtype, s.data[k], count, -2, 2);
         } else {
-            fill_random(&r, x->dtype, s.data[k], count, x->dtype == TN_U8 ? 1 : -4, 8);
+            fill_random(&r, x->dtype, s.data[k], count, dtype_is_unsigned((tn_dtype)x->dtype) ? 1 : -4, 8);
         }
         s.values[k] = eval_load(g, a, v, s.data[k]);
     }

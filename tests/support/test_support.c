@@ -354,7 +354,7 @@ ARENA_TEST(filled_values_are_finite_and_not_zero) {
     rng r = rng_make(1);
     for (int t = 0; t < TN_N_DTYPES; t++) {
         uint64_t data[1000];
-        fill_random(&r, (tn_dtype)t, data, 1000, t == TN_U8 ? 1 : -2, 7);
+        fill_random(&r, (tn_dtype)t, data, 1000, dtype_is_unsigned((tn_dtype)t) ? 1 : -2, 7);
         double sum = 0;
         for (int64_t i = 0; i < 1000; i++) {
             double v = dtype_load((tn_dtype)t, data, i);

@@ -21,7 +21,7 @@ static void print_lanes(clike *e, const kins *in) {
 
 /* "f32x8 v5 = ", or for GPUs "f32x1 v5[8]; LANES(8) v5[l] = ". */
 static void print_result(clike *e, const kins *in, reg r) {
-    tn_dtype t = kernel_reg_dtype((tn_dtype)in->dtype);
+    tn_dtype t = dtype_reg((tn_dtype)in->dtype);
     clike_need(e, t, width(e, in));
     if (e->lane <= 1) str_addf(e->out, "%sx%d v%u", clike_reg_type(t), width(e, in), r);
     if (e->lane > 1) {
@@ -191,7 +191,7 @@ static void print_arg_update(clike *e, const kins *in) {
 }
 
 static void print_cast_value(clike *e, tn_dtype to, tn_dtype from, reg r, int lanes) {
-    tn_dtype rt = kernel_reg_dtype(to), rf = kernel_reg_dtype(from);
+    tn_dtype rt = dtype_reg(to), rf = dtype_reg(from);
     clike_need(e, rt, lanes), clike_need(e, rf, lanes);
     const char *tt = clike_reg_type(rt), *tf = clike_reg_type(rf);
     reg x = r;
@@ -212,8 +212,8 @@ static void print_cast_value(clike *e, tn_dtype to, tn_dtype from, reg r, int la
         str_add(e->out, ")");
         return;
     }
-    const char *wrap = to == TN_I8 ? "wrap_i8_x" : to == TN_U8 ? "wrap_u8_x" : NULL;
-    if (wrap) str_addf(e->out, "%s%d(", wrap, lanes);
+    bool wrap = dtype_is_narrow_int(to);
+    if (wrap) str_addf(e->out, "wrap_%s_x%d(", dtype_name(to), lanes);
     if (rt == rf)
         str_addf(e->out, "%s(", sign);
     else if (lanes == 1)
@@ -646,8 +646,8 @@ static void print_instruction(clike *e, reg r) {
             str_addf(e->out, "FROM_f32x1((int32_t)%s(0.0f, ", e->l->pack_bf16);
             clike_register(e, in->a);
             str_add(e->out, "))");
-        } else if (in->src == TN_F16 || in->src == TN_BF16) {
-            const char *w = in->src == TN_F16 ? "HALF" : "BF16";
+        } else if (dtype_is_float((tn_dtype)in->src)) {
+            const char *w = clike_narrow_float((tn_dtype)in->src);
             e->needs.half = true;
             str_addf(e->out, "FROM_%s_f32x%d(TO_%s_f32x%d(", w, width(e, in), w, width(e, in));
             clike_register(e, in->a);

@@ -90,6 +90,7 @@ void clike_instruction(clike *e, reg r);
 /* vocabulary.c: the vocabulary that the text in e->out needs, then that text. */
 void clike_program(clike *e, str *out);
 const char *clike_memory_type(tn_dtype t);
+const char *clike_narrow_float(tn_dtype t); /* what its conversions are called: FROM_<it>, TO_<it> */
 
 /* What the files of clike share. */
 const char *clike_reg_type(tn_dtype t);

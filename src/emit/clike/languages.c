@@ -3,7 +3,8 @@
 #include "emit/clike/clike.h"
 
 #define SMALL_TYPES                                                                                                            \
-    "typedef unsigned char uint8_t; typedef signed char int8_t; typedef unsigned short uint16_t; typedef int int32_t;\n"       \
+    "typedef unsigned char uint8_t; typedef signed char int8_t; typedef unsigned short uint16_t; typedef short int16_t;\n"     \
+    "typedef int int32_t;\n"                                                                                                   \
     "typedef unsigned int uint32_t;\n"
 #define LOOPS                                                                                                                  \
     "#define PRAGMA(x) _Pragma(#x)\n#define UNROLL(n) PRAGMA(unroll n)\n"                                                      \

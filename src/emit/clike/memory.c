@@ -93,8 +93,10 @@ static void open_convert(clike *e, tn_dtype stored, int lanes) { /* memory word 
     switch (stored) {
     case TN_F16:
     case TN_BF16:
+    case TN_F8E4M3:
+    case TN_F8E5M2:
         e->needs.half = true;
-        str_addf(e->out, "FROM_%s_f32x%d(", stored == TN_F16 ? "HALF" : "BF16", lanes);
+        str_addf(e->out, "FROM_%s_f32x%d(", clike_narrow_float(stored), lanes);
         break;
     case TN_BOOL:
         str_add(e->out, "-(");
@@ -106,7 +108,9 @@ static void open_convert(clike *e, tn_dtype stored, int lanes) { /* memory word 
 }
 
 static const char *narrow_word(tn_dtype t) {
-    return t == TN_I8 ? "i8" : t == TN_U8 || t == TN_BOOL ? "u8" : t == TN_F16 || t == TN_BF16 ? "u16" : NULL;
+    if (dtype_size(t) >= 4) return NULL;
+    if (dtype_kind(t) == TN_KIND_INT) return dtype_size(t) == 1 ? "i8" : "i16";
+    return dtype_size(t) == 1 ? "u8" : "u16";
 }
 
 static void print_bounded(clike *e, const kmask *m, int64_t extra) {
@@ -500,7 +504,7 @@ static void store_array(clike *e, const kins *in) {
         keep(e, &e->k->ins.at[in->a], in);
         return;
     }
-    clike_need(e, kernel_reg_dtype(t), 1);
+    clike_need(e, dtype_reg(t), 1);
     for (int lane = 0; lane < in->lanes; lane += n) {
         if (lane) clike_line(e);
         if (in->n_mask) {
@@ -567,7 +571,7 @@ void clike_load(clike *e, const kins *in, reg r) {
             str_addf(e->out, "%sx%d v%u = ", type, in->lanes, r);
         }
         print_vector_load(e, in);
-        int bytes = in->lanes * (int)dtype_size(kernel_reg_dtype(t));
+        int bytes = in->lanes * (int)dtype_size(dtype_reg(t));
         if (in->op == K_LOAD && bytes >= 16 && bytes <= 64 && clike_feeds_contraction(e, r))
             str_addf(e->out, "; KEEP_%d(v%u)", bytes, r);
     } else {
@@ -594,16 +598,16 @@ void clike_load(clike *e, const kins *in, reg r) {
 static void print_stored(clike *e, const kins *in, int lanes, int lane) { /* register to memory word */
     tn_dtype t = (tn_dtype)in->dtype;
     const kins *a = &e->k->ins.at[in->a];
-    if (t == TN_F16 || t == TN_BF16) {
+    if (dtype_is_narrow_float(t)) {
         e->needs.half = true;
-        str_addf(e->out, "TO_%s_f32x%d(", t == TN_F16 ? "HALF" : "BF16", lanes);
+        str_addf(e->out, "TO_%s_f32x%d(", clike_narrow_float(t), lanes);
     }
     if (t == TN_BOOL) str_add(e->out, "(1 & ");
     if (lanes > 1)
         clike_operand(e, in->a, lanes);
     else
         str_addf(e->out, a->lanes > 1 ? "v%u[%d]" : "v%u", in->a, lane);
-    if (t == TN_F16 || t == TN_BF16 || t == TN_BOOL) str_add(e->out, ")");
+    if (dtype_is_narrow_float(t) || t == TN_BOOL) str_add(e->out, ")");
 }
 
 void clike_store(clike *e, const kins *in) {
@@ -617,7 +621,7 @@ void clike_store(clike *e, const kins *in) {
         store_array(e, in);
         return;
     }
-    clike_need(e, kernel_reg_dtype(t), in->lanes);
+    clike_need(e, dtype_reg(t), in->lanes);
     if (in->lanes > 1 && in->lane_stride == 1 && in->op == K_STORE) {
         if (narrow)
             str_addf(e->out, "ST%s_x%d(&", narrow, in->lanes);
@@ -629,7 +633,7 @@ void clike_store(clike *e, const kins *in) {
         str_add(e->out, ");\n");
         return;
     }
-    clike_need(e, kernel_reg_dtype(t), 1);
+    clike_need(e, dtype_reg(t), 1);
     for (int l = 0; l < in->lanes; l++) {
         if (l) clike_line(e);
         if (in->n_mask) {
@@ -652,9 +656,9 @@ void clike_store(clike *e, const kins *in) {
 
 /* The same by another op than a sum: a function of what is there and the value. */
 static void print_combined(clike *e, const kins *in, op_code op, const char *x, int l) {
-    tn_dtype t = (tn_dtype)in->dtype, held = kernel_reg_dtype(t);
-    bool half = t == TN_F16 || t == TN_BF16;
-    if (half) str_addf(e->out, "TO_%s_f32x1(", t == TN_F16 ? "HALF" : "BF16");
+    tn_dtype t = (tn_dtype)in->dtype, held = dtype_reg(t);
+    bool half = dtype_is_narrow_float(t);
+    if (half) str_addf(e->out, "TO_%s_f32x1(", clike_narrow_float(t));
     clike_use_op(e, op, held, 1);
     str_addf(e->out, "op_%s_%sx1(", op_get(op)->name, clike_reg_type(held));
     open_convert(e, t, 1);
@@ -670,7 +674,7 @@ static void print_combined(clike *e, const kins *in, op_code op, const char *x, 
  */
 static void print_added(clike *e, const kins *in, const char *x, int l) {
     tn_dtype t = (tn_dtype)in->dtype;
-    bool half = t == TN_F16 || t == TN_BF16, is_int = !dtype_is_float(t);
+    bool half = dtype_is_narrow_float(t), is_int = !dtype_is_float(t);
     op_code op = kernel_scatter_op(in);
     str_addf(e->out, " = (%s)", clike_memory_type(t));
     if (!op) {
@@ -682,7 +686,7 @@ static void print_added(clike *e, const kins *in, const char *x, int l) {
         print_combined(e, in, op, x, l);
         return;
     }
-    if (half) str_addf(e->out, "TO_%s_f32x1(", t == TN_F16 ? "HALF" : "BF16");
+    if (half) str_addf(e->out, "TO_%s_f32x1(", clike_narrow_float(t));
     if (is_int) str_add(e->out, "((uint64_t)");
     open_convert(e, t, 1);
     if (x)
@@ -727,7 +731,7 @@ static void scatter_fast(clike *e, const kins *in) {
 void clike_scatter(clike *e, const kins *in) {
     tn_dtype t = (tn_dtype)in->dtype;
     int n = e->l->gpu && in->lanes > 1 && dtype_size(t) >= 4 ? piece_of(e, in) : 1;
-    clike_need(e, kernel_reg_dtype(t), 1);
+    clike_need(e, dtype_reg(t), 1);
     if (is_small(e, in) && in->lanes == 1 && e->k->bufs.at[in->buf].kind == KB_SHARED) {
         scatter_fast(e, in);
         return;

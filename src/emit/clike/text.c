@@ -4,11 +4,13 @@
 
 #include <math.h>
 
-const char *clike_reg_type(tn_dtype t) { return t == TN_F32 ? "f32" : t == TN_F64 ? "f64" : t == TN_I64 ? "i64" : "i32"; }
-const char *clike_memory_type(tn_dtype t) {
-    static const char *const names[TN_N_DTYPES] = { "float",   "double",  "uint16_t", "uint16_t", "int8_t",
-                                                    "int32_t", "int64_t", "uint8_t",  "uint8_t" };
-    return names[t];
+const char *clike_reg_type(tn_dtype t) {
+    t = dtype_reg(t);
+    return t == TN_F32 ? "f32" : t == TN_F64 ? "f64" : t == TN_I64 ? "i64" : "i32";
+}
+const char *clike_memory_type(tn_dtype t) { return dtype_info(t)->word; }
+const char *clike_narrow_float(tn_dtype t) {
+    return t == TN_F16 ? "HALF" : t == TN_BF16 ? "BF16" : t == TN_F8E4M3 ? "F8E4M3" : "F8E5M2";
 }
 
 void clike_need(clike *e, tn_dtype t, int lanes) {
@@ -134,11 +136,11 @@ void clike_operand(clike *e, reg r, int lanes) {
     if (in->lanes == lanes || e->l->gpu)
         clike_register(e, r);
     else
-        str_addf(e->out, "K_%sx%d(v%u)", clike_reg_type(kernel_reg_dtype((tn_dtype)in->dtype)), lanes, r);
+        str_addf(e->out, "K_%sx%d(v%u)", clike_reg_type(dtype_reg((tn_dtype)in->dtype)), lanes, r);
 }
 
 void clike_use_op(clike *e, op_code op, tn_dtype src, int lanes) {
-    src = kernel_reg_dtype(src);
+    src = dtype_reg(src);
     e->needs.ops[op] = true;
     for (int i = 0; i < e->ops.n; i++)
         if (e->ops.at[i].op == op && e->ops.at[i].src == src && e->ops.at[i].lanes == lanes) return;

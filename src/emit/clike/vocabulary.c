@@ -64,6 +64,8 @@ static void print_conversions(const clike *e, str *out) {
         const char *name, *reg, *lo, *hi, *below;
     } ints[] = { { "i8", "i32", "-128", "127", "128.0" },
                  { "u8", "i32", "0", "255", "256.0" },
+                 { "i16", "i32", "-32768", "32767", "32768.0" },
+                 { "u16", "i32", "0", "65535", "65536.0" },
                  { "i32", "i32", "(-2147483647 - 1)", "2147483647", "2147483648.0" },
                  { "i64", "i64", arena_printf(out->a, "(-9223372036854775807%s - 1)", wide),
                    arena_printf(out->a, "9223372036854775807%s", wide), "9223372036854775808.0" } };
@@ -71,8 +73,10 @@ static void print_conversions(const clike *e, str *out) {
         if (!n->lanes[l]) continue;
         str_addf(out,
                  "INL i32x%d wrap_i8_x%d(i32x%d x) { return (i32x%d)((u32x%d)x << 24) >> 24; }\n"
-                 "INL i32x%d wrap_u8_x%d(i32x%d x) { return x & 255; }\n",
-                 l, l, l, l, l, l, l, l);
+                 "INL i32x%d wrap_u8_x%d(i32x%d x) { return x & 255; }\n"
+                 "INL i32x%d wrap_i16_x%d(i32x%d x) { return (i32x%d)((u32x%d)x << 16) >> 16; }\n"
+                 "INL i32x%d wrap_u16_x%d(i32x%d x) { return x & 65535; }\n",
+                 l, l, l, l, l, l, l, l, l, l, l, l, l, l, l, l);
         for (int f = 0; f < (n->f64 ? 2 : 1); f++)
             for (size_t i = 0; i < COUNT_OF(ints); i++) {
                 const char *ft = f ? "f64" : "f32", *it = ints[i].reg;

@@ -67,6 +67,12 @@ static xval from_stored(xfn *f, tn_dtype stored, xval raw, int n) {
         return raw.t == XF32 ? raw : x86_expr(f, "FROM_HALF(x)", XF32, args, n);
     case TN_BF16:
         return x86_expr(f, "FROM_BF16(x)", XF32, args, n);
+    case TN_F8E4M3:
+        return x86_expr(f, "FROM_F8E4M3(x)", XF32, args, n);
+    case TN_F8E5M2:
+        return x86_expr(f, "FROM_F8E5M2(x)", XF32, args, n);
+    case TN_I16: /* comes without its sign */
+        return x86_expr(f, "WRAP_I16(x)", XI32, args, n);
     case TN_BOOL:
         return x86_bin(f, '-', x86_const_val(f, XI32, 0, 0), raw, n);
     default:
@@ -357,6 +363,8 @@ static xval to_stored(xfn *f, tn_dtype t, xval x, int n) {
     xval args[3] = { x };
     if (t == TN_F16) return x86_expr(f, "TO_HALF(x)", XF32, args, n);
     if (t == TN_BF16) return x86_expr(f, "TO_BF16(x)", XF32, args, n);
+    if (t == TN_F8E4M3) return x86_expr(f, "TO_F8E4M3(x)", XF32, args, n);
+    if (t == TN_F8E5M2) return x86_expr(f, "TO_F8E5M2(x)", XF32, args, n);
     if (t == TN_BOOL) return x86_bin(f, '&', x86_mask32(f, x, n), x86_const_val(f, XI32, 0, 1), n);
     return x;
 }
@@ -511,7 +519,7 @@ void sel_scatter(selector *s, const kins *in) {
         if (op == OP_add)
             x = x86_bin(f, '+', old[0], x, cl);
         else if (op)
-            x = sel_combine(s, op, kernel_reg_dtype(t), cl, NULL, old);
+            x = sel_combine(s, op, dtype_reg(t), cl, NULL, old);
         store_chunk(f, t, x, cl, m, false);
     }
     x86_close_ifs(f, 1);

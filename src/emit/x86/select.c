@@ -21,22 +21,30 @@ static void sel_alu(selector *s, reg r) {
     s->at[r] = out;
 }
 
+/* A register's x as a narrow dtype would have it. */
+static const char *wrapped(tn_dtype t) {
+    static const char *const how[TN_N_DTYPES] = { [TN_F16] = "FROM_HALF(TO_HALF(x))",
+                                                  [TN_BF16] = "FROM_BF16(TO_BF16(x))",
+                                                  [TN_F8E4M3] = "FROM_F8E4M3(TO_F8E4M3(x))",
+                                                  [TN_F8E5M2] = "FROM_F8E5M2(TO_F8E5M2(x))",
+                                                  [TN_I8] = "WRAP_I8(x)",
+                                                  [TN_U8] = "WRAP_U8(x)",
+                                                  [TN_I16] = "WRAP_I16(x)",
+                                                  [TN_U16] = "WRAP_U16(x)" };
+    return how[t];
+}
+
 /* Float to integer: truncates and saturates, NaN gives 0. */
 static xval saturate(xfn *f, xval x, tn_dtype to, int n) {
-    static const struct {
-        double below;
-        int64_t lo, hi;
-    } range[TN_N_DTYPES] = { [TN_I8] = { 128, -128, 127 },
-                             [TN_U8] = { 256, 0, 255 },
-                             [TN_I32] = { 2147483648.0, INT32_MIN, INT32_MAX },
-                             [TN_I64] = { 9223372036854775808.0, INT64_MIN, INT64_MAX } };
+    int64_t lo = dtype_min_int(to), hi = dtype_max_int(to);
+    double below = (double)(hi / 2 + 1) * 2; /* hi + 1, which is a power of two */
     xtype it = to == TN_I64 ? XI64 : XI32;
-    xval low = x86_bin(f, '<', x, x86_const_val(f, x.t, (double)range[to].lo, 0), n);
-    xval high = x86_bin(f, 'l', x86_const_val(f, x.t, range[to].below, 0), x, n), nan = x86_bin(f, 'n', x, x, n);
+    xval low = x86_bin(f, '<', x, x86_const_val(f, x.t, (double)lo, 0), n);
+    xval high = x86_bin(f, 'l', x86_const_val(f, x.t, below, 0), x, n), nan = x86_bin(f, 'n', x, x, n);
     xval bad = x86_bin(f, '|', x86_bin(f, '|', low, high, n), nan, n);
     xval r = x86_convert(f, x86_sel(f, bad, x86_const_val(f, x.t, 0, 0), x, n), it, n);
-    r = x86_sel(f, low, x86_const_val(f, it, 0, range[to].lo), r, n);
-    return x86_sel(f, high, x86_const_val(f, it, 0, range[to].hi), r, n);
+    r = x86_sel(f, low, x86_const_val(f, it, 0, lo), r, n);
+    return x86_sel(f, high, x86_const_val(f, it, 0, hi), r, n);
 }
 
 static xval cast(xfn *f, tn_dtype to, tn_dtype from, xval x, int n) {
@@ -44,10 +52,7 @@ static xval cast(xfn *f, tn_dtype to, tn_dtype from, xval x, int n) {
     if (dtype_is_float(from) && dtype_is_int(to)) return saturate(f, x, to, n);
     if (from == TN_BOOL) x = x86_bin(f, '-', x86_const_val(f, XI32, 0, 0), x86_mask32(f, x, n), n);
     x = x86_convert(f, x, xt(to), n);
-    xval args[3] = { x };
-    if (to == TN_I8) return x86_expr(f, "WRAP_I8(x)", XI32, args, n);
-    if (to == TN_U8) return x86_expr(f, "WRAP_U8(x)", XI32, args, n);
-    return x;
+    return dtype_is_narrow_int(to) ? x86_expr(f, wrapped(to), XI32, (xval[3]){ x }, n) : x;
 }
 
 static xval wrap(xfn *f, tn_dtype t, xval x, int n) {
@@ -56,12 +61,7 @@ static xval wrap(xfn *f, tn_dtype t, xval x, int n) {
         xop there = { .op = X86_CVTPS2PH, .vl = (uint8_t)x86_vl(XF32, n), .a = x86_half_nan(f, x, n).r };
         return (xval){ x86_value(f, (xop){ .op = X86_CVTPH2PS, .vl = there.vl, .a = x86_value(f, there) }), XF32 };
     }
-    return x86_expr(f,
-                    t == TN_F16    ? "FROM_HALF(TO_HALF(x))"
-                    : t == TN_BF16 ? "FROM_BF16(TO_BF16(x))"
-                    : t == TN_I8   ? "WRAP_I8(x)"
-                                   : "WRAP_U8(x)",
-                    xt(t), args, n);
+    return x86_expr(f, wrapped(t), xt(t), args, n);
 }
 
 static void sel_convert(selector *s, reg r) {

@@ -22,7 +22,7 @@ typedef struct selector {
 } selector;
 
 static inline xtype xt(tn_dtype t) {
-    t = kernel_reg_dtype(t);
+    t = dtype_reg(t);
     return t == TN_F32 ? XF32 : t == TN_F64 ? XF64 : t == TN_I64 ? XI64 : XI32;
 }
 static inline bool is_wide(xtype t) { return t == XF64 || t == XI64 || t == XM64; }
