@@ -19,7 +19,7 @@ static const struct {
 
 const tn_dtype_info *dtype_info(tn_dtype t) { return (unsigned)t < TN_N_DTYPES ? &infos[t] : NULL; }
 const char *dtype_name(tn_dtype t) { return (unsigned)t < TN_N_DTYPES ? infos[t].name : "?"; }
-tn_dtype dtype_reg(tn_dtype t) { return (tn_dtype)rows[t].reg; }
+tn_dtype dtype_reg(tn_dtype t) { return (unsigned)t < TN_N_DTYPES ? (tn_dtype)rows[t].reg : t; }
 
 bool dtype_find(const char *name, size_t n, tn_dtype *out) {
     for (int i = 0; i < TN_N_DTYPES; i++)
