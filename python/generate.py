@@ -13,7 +13,8 @@ SCALARS = {
     "int8_t": "C.c_int8", "uint8_t": "C.c_uint8", "int32_t": "C.c_int32", "uint32_t": "C.c_uint32", "int64_t": "C.c_int64",
     "uint64_t": "C.c_uint64",
 }
-HEADERS = ("tenon.h", "tenon_nn.h", "tenon_index.h", "tenon_linalg.h", "tenon_signal.h", "tenon_io.h", "tenon_onnx.h")
+HEADERS = ("tenon.h", "tenon_nn.h", "tenon_index.h", "tenon_linalg.h", "tenon_signal.h", "tenon_quant.h",
+           "tenon_io.h", "tenon_onnx.h")
 
 
 def declarations(text):
