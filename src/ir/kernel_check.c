@@ -32,6 +32,14 @@ static void problem(checker *c, reg r, const char *fmt, ...) {
 
 static const kins *ins(const checker *c, reg r) { return &c->k->ins.at[r]; }
 
+/* The loops around r, outermost first, in c->open; returns how many. After check_structure. */
+static int open_loops(checker *c, reg r) {
+    int n = 0;
+    for (int l = c->home[r]; l > 0; l = c->parent[l]) n++;
+    for (int l = c->home[r], i = n; l > 0; l = c->parent[l]) c->open[--i] = l;
+    return n;
+}
+
 /* ---- structure ---- */
 
 /* Nests dealt as one are perfect; the grid's and the thread blocks' are outermost. */
@@ -516,7 +524,7 @@ static bool never_runs(const checker *c, const int *open, int n_open) {
 static void check_matrix_bounds(checker *c, reg r, reg x, int64_t rows) {
     const kins *in = ins(c, x);
     int64_t lo, hi, n = c->k->bufs.at[in->buf].elems, last = kernel_matrix_place(in, rows - 1, KERNEL_MATRIX_STEPS - 1);
-    affine_range(c, in->idx, c->open, kernel_open_loops(c->k, x, c->open), false, &lo, &hi);
+    affine_range(c, in->idx, c->open, open_loops(c, x), false, &lo, &hi);
     if (rows > KERNEL_MATRIX && rows % KERNEL_MATRIX) last = n;
     if (lo < 0 || hi + last >= n)
         problem(c, r, "touches element %lld of b%d, which has %lld", (long long)(hi + last), in->buf, (long long)n);
@@ -576,7 +584,7 @@ static bool rows_apart(checker *c, int b) {
     for (reg r = 1; r < (reg)c->k->ins.n; r++) {
         const kins *in = ins(c, r);
         if (!touches(in, b, true) && !touches(in, b, false)) continue;
-        int n_open = kernel_open_loops(c->k, r, c->open);
+        int n_open = open_loops(c, r);
         const kins *loop = parallel_loop(c, c->open, n_open);
         if (!loop || in->dyn || in->n_mask) return false;
         if (never_runs(c, c->open, n_open)) continue;
@@ -606,7 +614,7 @@ static void check_races(checker *c, int b) {
                 next += (int32_t)(in->hi > in->lo ? (in->hi - in->lo + in->step - 1) / in->step : 0);
             }
             if (!touches(in, b, round == 0)) continue;
-            int n_open = kernel_open_loops(c->k, r, c->open);
+            int n_open = open_loops(c, r);
             o.loop = parallel_loop(c, c->open, n_open), o.in = in, o.store = round == 0, o.clash = false;
             if (!o.loop && round == 0) problem(c, r, "b%d is written outside the parallel loop", b);
             if (!o.loop) continue;
@@ -661,7 +669,7 @@ static void check_block_races(checker *c, int b) {
         for (reg r = 1; r < (reg)c->k->ins.n; r++) {
             const kins *in = ins(c, r);
             if (!touches(in, b, store)) continue;
-            int n_open = kernel_open_loops(c->k, r, c->open);
+            int n_open = open_loops(c, r);
             if (never_runs(c, c->open, n_open)) continue;
             bool inside =
                 n_open && ins(c, (reg)c->open[0])->par != PAR_SERIAL && ins(c, (reg)c->open[0])->par != PAR_BLOCK_THREADS;
@@ -787,7 +795,7 @@ int kernel_check_literal(const kernel *k, str *out) {
         if (in->op == K_MMA && k->ins.at[in->a].op == K_MATRIX) check_matrix_bounds(&c, r, in->a, KERNEL_MATRIX);
         if (in->op == K_MMA) check_matrix_bounds(&c, r, in->b, 2 * (int64_t)in->lanes);
         if (in->op != K_LOAD && in->op != K_STORE && in->op != K_SCATTER) continue;
-        check_bounds(&c, r, kernel_open_loops(k, r, c.open));
+        check_bounds(&c, r, open_loops(&c, r));
     }
     if (k->block_threads && (k->block_threads > 1024 || (k->block_threads & (k->block_threads - 1))))
         problem(&c, 0, "blocks of %d threads", k->block_threads);

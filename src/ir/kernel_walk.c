@@ -8,6 +8,7 @@ enum { ENDS = 4 }; /* iterations kept at each end of a loop that is cut */
 typedef struct axis {
     kvar var;
     int64_t lo, step, n;
+    int64_t by; /* change of the index from iteration to iteration */
     bool cut;
 } axis;
 
@@ -17,6 +18,8 @@ typedef struct walker {
     axis *axes;
     int n;
     int64_t *var;
+    int64_t *mask_by; /* [axes][n_mask] changes of the masks' expressions */
+    int64_t *mask;    /* [axes + 1][n_mask] their values around each axis */
     walk_fn fn;
     void *ud;
 } walker;
@@ -28,21 +31,23 @@ static bool affine_uses(const kernel *k, const kins *in, kvar v) {
     return false;
 }
 
+static int64_t coefficient(const walker *w, affine x, kvar v, bool local) {
+    return local && w->k->vars.at[v].row ? 0 : affine_coef(x, v);
+}
+
 static int64_t value(const walker *w, affine x, bool local) {
     int64_t at = x.base;
-    for (int i = 0; i < x.n; i++)
-        if (!local || !w->k->vars.at[x.t[i].var].row) at += x.t[i].coef * w->var[x.t[i].var];
+    for (int i = 0; i < x.n; i++) at += coefficient(w, x, x.t[i].var, local) * w->var[x.t[i].var];
     return at;
 }
 
-static void visit_lanes(walker *w) {
+static void visit_lanes(walker *w, int64_t at) {
     const kins *in = w->in;
-    bool local = !w->k->tiled && w->k->bufs.at[in->buf].kind == KB_LOCAL;
-    int64_t at = value(w, in->idx, local);
+    const int64_t *mask = w->mask + w->n * in->n_mask;
     for (int l = 0; l < in->lanes; l++) {
         bool holds = true;
         for (int m = 0; m < in->n_mask && holds; m++) {
-            int64_t e = value(w, in->mask[m].e, false) + l * in->mask_lane[m];
+            int64_t e = mask[m] + l * in->mask_lane[m];
             holds = in->mask[m].lo <= e && e < in->mask[m].hi;
         }
         for (int p = 0; holds && p < (in->packed ? in->packed : 1); p++)
@@ -50,17 +55,34 @@ static void visit_lanes(walker *w) {
     }
 }
 
-static void visit_axis(walker *w, int d) {
+static void visit_axis(walker *w, int d, int64_t at) {
     if (d == w->n) {
-        visit_lanes(w);
+        visit_lanes(w, at);
         return;
     }
     const axis *x = &w->axes[d];
+    int masks = w->in->n_mask;
     for (int64_t i = 0; i < x->n; i++) {
         if (x->cut && i == ENDS) i = x->n - ENDS;
         w->var[x->var] = x->lo + i * x->step;
-        visit_axis(w, d + 1);
+        for (int m = 0; m < masks; m++) w->mask[(d + 1) * masks + m] = w->mask[d * masks + m] + i * w->mask_by[d * masks + m];
+        visit_axis(w, d + 1, at + i * x->by);
     }
+}
+
+/* What the index and the masks are before the first iteration, and how they change. */
+static int64_t start(walker *w) {
+    const kins *in = w->in;
+    bool local = !w->k->tiled && w->k->bufs.at[in->buf].kind == KB_LOCAL;
+    w->mask = ARENA_ARRAY(w->k->a, int64_t, (w->n + 1) * in->n_mask + 1);
+    w->mask_by = ARENA_ARRAY(w->k->a, int64_t, w->n * in->n_mask + 1);
+    for (int m = 0; m < in->n_mask; m++) w->mask[m] = value(w, in->mask[m].e, false);
+    for (int d = 0; d < w->n; d++) {
+        axis *x = &w->axes[d];
+        x->by = coefficient(w, in->idx, x->var, local) * x->step;
+        for (int m = 0; m < in->n_mask; m++) w->mask_by[d * in->n_mask + m] = affine_coef(in->mask[m].e, x->var) * x->step;
+    }
+    return value(w, in->idx, local);
 }
 
 static double iterations(const walker *w) {
@@ -79,7 +101,7 @@ bool kernel_walk(const kernel *k, reg r, const int *open, int n_open, walk_fn fn
         int64_t n = loop->hi <= loop->lo ? 0 : loop->par == PAR_LAST ? 1 : (loop->hi - loop->lo + loop->step - 1) / loop->step;
         if (n == 0) return true;
         w.var[loop->var] = loop->lo;
-        if (n > 1 && affine_uses(k, in, loop->var)) w.axes[w.n++] = (axis){ loop->var, loop->lo, loop->step, n, false };
+        if (n > 1 && affine_uses(k, in, loop->var)) w.axes[w.n++] = (axis){ loop->var, loop->lo, loop->step, n, 0, false };
     }
     bool whole = true;
     while (iterations(&w) > WALK_BUDGET) { /* the longest first */
@@ -90,7 +112,7 @@ bool kernel_walk(const kernel *k, reg r, const int *open, int n_open, walk_fn fn
         w.axes[longest].cut = true;
         whole = false;
     }
-    visit_axis(&w, 0);
+    visit_axis(&w, 0, start(&w));
     return whole;
 }
 

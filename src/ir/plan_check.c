@@ -194,13 +194,15 @@ static void follow(checker *c, int launch, const pkernel *pk, int arg) {
     int32_t b = pk->args[arg].buf;
     const kernel *k = pk->k;
     life *l = &c->life[b];
-    int *open = ARENA_ARRAY(c->p->a, int, k->ins.n);
+    int *open = ARENA_ARRAY(c->p->a, int, k->ins.n), n_open = 0;
     for (reg r = 1; r < (reg)k->ins.n && l->written; r++) {
         const kins *in = &k->ins.at[r];
+        if (in->op == K_LOOP) open[n_open++] = (int)r;
+        if (in->op == K_END && n_open > 0) n_open--;
         if ((in->op != K_LOAD && in->op != K_STORE) || in->buf != arg)
             continue; /* a scatter needs what a store wrote before it */
         marks m = { .at = l->written, .n = c->p->bufs.at[b].elems };
-        bool whole = kernel_walk(k, r, open, kernel_open_loops(k, r, open), in->op == K_LOAD ? visit_read : visit_write, &m);
+        bool whole = kernel_walk(k, r, open, n_open, in->op == K_LOAD ? visit_read : visit_write, &m);
         if (m.missing && c->p->bufs.at[b].kind != PB_STATE)
             plan_problem(&c->all, "launch %d (%s) reads element %lld of b%d, which nothing has written", launch, k->name,
                          (long long)m.first_missing, b);

@@ -4,7 +4,8 @@
 #include "ir/kernel_walk.h"
 #include "ir/plan.h"
 
-enum { NOBODY = 0, ANY = 255, GRAIN = 4 /* bytes */, MOST = 4 << 20 /* bytes of a slot that are followed */ };
+enum { NOBODY = 0, ANY = 255, MOST = 4 << 20 /* bytes of a slot that are followed */ };
+enum { GRAIN_BITS = 2 }; /* marks are of 4 bytes: a shift, since this file is compiled for size, with divisions */
 
 typedef struct footprint { /* of one slot, since the last barrier: thread + 1, or ANY */
     uint8_t *wrote, *read;
@@ -20,25 +21,40 @@ typedef struct race {
     const pbuf *b;
     bool record;
     int64_t found;
+    int thread;            /* that makes all of the access, or ANY; NOBODY: the parallel variable says which */
+    int64_t *limit;        /* [threads] values of the parallel variable below which iterations are that thread's */
+    int64_t size;          /* of an element, in bytes */
     VEC(uint8_t *) marked; /* of footprints, since the last barrier */
 } race;
 
+static void start_access(race *c) {
+    int64_t threads = c->p->threads;
+    c->size = (int64_t)dtype_size((tn_dtype)c->b->dtype);
+    c->thread = NOBODY;
+    if (c->k->par_var < 0)
+        c->thread = 1;
+    else if (!c->loop || !affine_coef(c->in->idx, c->k->par_var))
+        c->thread = ANY;
+    else if (c->loop->par == PAR_LAST)
+        c->thread = c->p->threads;
+    if (c->thread != NOBODY) return;
+    int64_t steps = (c->loop->hi - c->loop->lo) / c->loop->step;
+    for (int t = 0; t < threads; t++) c->limit[t] = c->loop->lo + steps * (t + 1) / threads * c->loop->step;
+}
+
 static int thread_of(const race *c, const visit_at *v) {
-    if (c->k->par_var < 0) return 1;
-    if (!c->loop || !affine_coef(c->in->idx, c->k->par_var)) return ANY;
-    if (c->loop->par == PAR_LAST) return c->p->threads;
-    int64_t steps = (c->loop->hi - c->loop->lo) / c->loop->step, step = (v->var[c->k->par_var] - c->loop->lo) / c->loop->step;
+    if (c->thread != NOBODY) return c->thread;
     for (int t = 0; t < c->p->threads; t++)
-        if (step < steps * (t + 1) / c->p->threads) return t + 1;
+        if (v->var[c->k->par_var] < c->limit[t]) return t + 1;
     return ANY;
 }
 
 static void visit(const visit_at *v, void *ud) {
     race *c = ud;
     footprint *f = &c->slots[c->b->slot];
-    int64_t size = (int64_t)dtype_size((tn_dtype)c->b->dtype), from = c->b->offset + v->at * size;
+    int64_t from = c->b->offset + v->at * c->size;
     int me = thread_of(c, v);
-    for (int64_t g = from / GRAIN; g <= (from + size - 1) / GRAIN && g < f->n; g++) {
+    for (int64_t g = from >> GRAIN_BITS; g <= (from + c->size - 1) >> GRAIN_BITS && g < f->n; g++) {
         uint8_t *mine = c->in->op == K_LOAD ? &f->read[g] : &f->wrote[g];
         if (c->record) {
             if (*mine == NOBODY) VEC_PUSH(c->p->a, &c->marked, mine);
@@ -54,17 +70,19 @@ static void visit(const visit_at *v, void *ud) {
 static void follow(race *c, int launch, bool record, str *out, int *n) {
     const pkernel *pk = &c->p->kernels.at[launch];
     c->k = pk->k, c->record = record;
-    int *open = ARENA_ARRAY(c->p->a, int, c->k->ins.n);
+    int *open = ARENA_ARRAY(c->p->a, int, c->k->ins.n), n_open = 0;
     for (reg r = 1; r < (reg)c->k->ins.n; r++) {
         c->in = &c->k->ins.at[r];
+        if (c->in->op == K_LOOP) open[n_open++] = (int)r;
+        if (c->in->op == K_END && n_open > 0) n_open--;
         if (c->in->op != K_LOAD && c->in->op != K_STORE && c->in->op != K_SCATTER) continue;
         if (pk->args[c->in->buf].buf < 0 || c->in->dyn) continue;
         c->b = &c->p->bufs.at[pk->args[c->in->buf].buf];
         if (c->slots[c->b->slot].n == 0) continue;
-        int n_open = kernel_open_loops(c->k, r, open);
         c->loop = NULL, c->found = -1;
         for (int i = 0; i < n_open; i++)
             if (c->k->ins.at[open[i]].par) c->loop = &c->k->ins.at[open[i]];
+        start_access(c);
         kernel_walk(c->k, r, open, n_open, visit, c);
         if (c->found < 0) continue;
         str_addf(out, "launch %d (%s): element %lld of b%d is touched by another thread too, and no barrier is between\n",
@@ -78,10 +96,11 @@ int plan_check_races(const plan *p, str *out) {
     int n = 0, n_slots = plan_slots(p);
     if (p->threads < 2 || p->threads > 250) return 0;
     race c = { .p = p, .slots = ARENA_ARRAY(p->a, footprint, n_slots) };
+    c.limit = ARENA_ARRAY(p->a, int64_t, p->threads);
     for (int i = 0; i < p->bufs.n; i++) {
         const pbuf *b = &p->bufs.at[i];
         footprint *f = &c.slots[b->slot];
-        int64_t end = (b->offset + b->bytes + GRAIN - 1) / GRAIN;
+        int64_t end = (b->offset + b->bytes + (1 << GRAIN_BITS) - 1) >> GRAIN_BITS;
         if (b->slot != SLOT_CONST && end > f->n && b->offset + b->bytes <= MOST) f->n = end;
     }
     for (int s = 0; s < n_slots; s++) {
