@@ -12,10 +12,11 @@ static tn_tensor channels_last(onnx_call *c, int i) {
     int64_t n = onnx_count_of(s), channels = s.dim[1];
     if (!v->data || !n || tn_dtype_size(onnx_elem_dtype(v->elem)) != 1) return tn_permute(onnx_t(c, i), perm, s.rank);
     char *to = ONNX_NEW(c->im->env, char, n);
-    for (int64_t k = 0; k < n; k++) { /* k = (o * taps + tap) * channels + channel */
-        int64_t o = k / channels / taps, tap = k / channels % taps;
-        to[k] = ((const char *)v->data)[(o * channels + k % channels) * taps + tap];
-    }
+    const char *from = v->data;
+    int64_t filter = channels * taps;
+    for (int64_t o = 0; o < n; o += filter) /* a filter at a time: it stays in the nearest cache */
+        for (int64_t tap = 0; tap < taps; tap++)
+            for (int64_t k = 0; k < channels; k++) to[o + tap * channels + k] = from[o + k * taps + tap];
     return tn_const(c->g, onnx_elem_dtype(v->elem), last, to);
 }
 

@@ -64,6 +64,7 @@ bool loop_peel_shared(const kcuts *c, int64_t step);
 bool loop_peel_alike(const kernel *k, kvar v);
 /* How evenly threads would share loop v in such steps (loop_balance). */
 double loop_balance_of(const kernel *k, kvar v, int64_t step, int threads);
+void loop_fold_checks(kernel *k); /* comparisons of indexes that always hold, or never do, go, and choices by them. Exact */
 
 /* tile.c: vectorize and unroll-and-jam: writes the tiled form by the roles of the loop variables; the scalar kernel stays as it
  * is. Exact, except that a vectorized or unrolled reduction has a partial sum for each copy. */

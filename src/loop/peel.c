@@ -164,3 +164,53 @@ double loop_balance_of(const kernel *k, kvar v, int64_t step, int threads) {
     int64_t extent = k->vars.at[v].extent, apart = steps_apart(k, v, step);
     return loop_balance(extent / step - apart, (double)apart + (double)(extent % step) / (double)step, threads);
 }
+
+/* ---- checks of values ---- */
+
+/* All values of an integer register in any lane, where they are known. */
+static bool span_of_reg(const kernel *k, reg r, const kspan *spans, kspan *out) {
+    const kins *in = &k->ins.at[r];
+    if (in->dtype != TN_I32 || (in->op != K_CONST && in->op != K_INDEX)) return false;
+    *out = in->op == K_CONST ? (kspan){ in->imm_int, in->imm_int } : span_of(in->idx, spans, -1);
+    int64_t across = in->op == K_INDEX ? in->lane_stride * (in->lanes - 1) : 0;
+    out->lo += across < 0 ? across : 0, out->hi += across > 0 ? across : 0;
+    return out->lo >= INT32_MIN && out->hi <= INT32_MAX;
+}
+
+/* 1: the comparison always holds, -1: it never does, 0: neither is known. */
+static int comparison_known(const kernel *k, const kins *in, const kspan *spans) {
+    kspan a, b;
+    bool equal = in->alu == OP_le;
+    if ((in->alu != OP_lt && !equal) || !span_of_reg(k, in->a, spans, &a) || !span_of_reg(k, in->b, spans, &b)) return 0;
+    if (equal ? a.hi <= b.lo : a.hi < b.lo) return 1;
+    return (equal ? a.lo > b.hi : a.lo >= b.hi) ? -1 : 0;
+}
+
+static reg chosen(const kernel *k, const kins *in, const int8_t *known) { /* what an instruction is another name of, or 0 */
+    if (in->op != K_ALU || (in->alu != OP_and && in->alu != OP_select)) return 0;
+    int a = known[in->a], b = in->alu == OP_and ? known[in->b] : 0;
+    reg r = in->alu == OP_select ? a > 0 ? in->b : a < 0 ? in->c : 0 : a > 0 ? in->b : b > 0 ? in->a : 0;
+    const kins *x = &k->ins.at[r];
+    return r && x->op != K_ACC && x->dtype == in->dtype && (in->alu == OP_and || x->lanes == in->lanes) ? r : 0;
+}
+
+void loop_fold_checks(kernel *k) {
+    kspan *spans = ARENA_ARRAY(k->a, kspan, k->vars.n + 1);
+    int8_t *known = ARENA_ARRAY(k->a, int8_t, k->ins.n);
+    reg *as = ARENA_ARRAY(k->a, reg, k->ins.n);
+    bool any = false;
+    for (kvar v = 0; v < k->vars.n; v++) spans[v] = (kspan){ 0, k->vars.at[v].extent - 1 };
+    for (int i = 1; i < k->ins.n; i++) {
+        kins *in = &k->ins.at[i];
+        if (in->op == K_LOOP) spans[in->var] = (kspan){ in->lo, in->hi - 1 };
+        reg *operand[] = { &in->a, &in->b, &in->c, &in->dyn };
+        for (int o = 0; o < (int)COUNT_OF(operand); o++) *operand[o] = as[*operand[o]];
+        as[i] = (reg)i;
+        if (in->op == K_ALU && in->dtype == TN_I32) known[i] = (int8_t)comparison_known(k, in, spans);
+        if (in->op == K_ALU && in->alu == OP_and && (known[in->a] < 0 || known[in->b] < 0)) known[i] = -1;
+        if (in->op == K_ALU && in->alu == OP_and && known[in->a] > 0 && known[in->b] > 0) known[i] = 1;
+        reg r = chosen(k, in, known);
+        if (r) as[i] = r, any = true;
+    }
+    if (any) loop_sweep(k);
+}

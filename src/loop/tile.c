@@ -697,6 +697,7 @@ kernel *loop_tile(const kernel *k) {
             if ((rows >> v & 1) && k->vars.at[v].row && has_role(k, v))
                 o->bufs.at[b].elems *= (int64_t)k->vars.at[v].role.unroll * k->vars.at[v].role.lanes;
     }
+    if (!k->params) loop_fold_checks(o);
     return o;
 }
 

@@ -4,6 +4,19 @@
 
 enum { NEAR = 4 }; /* elements between the lanes of windows */
 
+/* How often what an access touches changes: as often as it runs, but for loads that stay as they are while inner loops run
+ * (which may leave them out: checks are peeled off). */
+static double changes(const kernel *k, const kins *in, const kvar *open, int depth) {
+    uint64_t vars = loop_vars(in->idx);
+    double n = 1;
+    bool always = in->op != K_LOAD || in->dyn;
+    for (int d = depth - 1; d >= 0; d--) {
+        always |= (bool)(vars >> open[d] & 1);
+        if (always) n *= (double)k->vars.at[open[d]].extent;
+    }
+    return n;
+}
+
 void tile_survey(tile_chooser *c) {
     const kernel *k = c->k;
     uint64_t open = 0;
@@ -39,7 +52,7 @@ void tile_survey(tile_chooser *c) {
             wide = 8;
         if (in->op == K_UPD && in->alu == OP_dot) c->dot = in, c->dot_open = open;
         if (in->op == K_LOAD || in->op == K_STORE || in->op == K_SCATTER)
-            VEC_PUSH(k->a, &c->refs, (ref){ in, open, times[depth], nest });
+            VEC_PUSH(k->a, &c->refs, (ref){ in, open, changes(k, in, stack, depth), nest });
     }
     c->lanes = c->t->vector_bytes / wide;
     if (c->lanes < 1) c->lanes = 1;

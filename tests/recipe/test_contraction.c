@@ -254,9 +254,58 @@ static void test_unrolled_batch(void **state) {
     tn_ctx_free(ctx);
 }
 
+/* What AVX2 does with a graph, as steps. */
+static char *steps_of(const char *text) {
+    tn_config cfg = { .struct_size = sizeof cfg, .cpu = "avx2" };
+    tn_ctx *ctx = tn_ctx_new(&cfg);
+    tn_graph *g = tn_graph_parse(ctx, text, strlen(text), "steps.tn");
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    tn_program *p;
+    char *own = NULL, *steps;
+    o.threads = 1;
+    if (!g || tn_compile(g, &o, &p)) {
+        print_message("skipped: %s\n", tn_ctx_error(ctx)); /* another processor */
+    } else {
+        assert_int_equal(tn_program_text(p, "schedule", &steps), TN_OK);
+        own = strdup(steps);
+        tn_string_free(ctx, steps), tn_program_free(p);
+    }
+    if (g) tn_graph_free(g);
+    tn_ctx_free(ctx);
+    return own;
+}
+
+/* Rows 4 KiB apart, of which a first-level cache holds 8 or 12 lines: a tile has no more of them. */
+static void test_crowded_rows(void **state) {
+    (void)state;
+    char *steps = steps_of("graph @rows(w f32[256,1024], x f32[1024,14,14]) {\n"
+                           "  %1 = slice x start=[0,0,0] step=[1,2,2] f32[1024,7,7]\n"
+                           "  %2 = dot w, %1 contract=[1]x[0] f32[256,7,7]\n"
+                           "  return %2 as \"y\"\n}");
+    const char *unroll = steps ? strstr(steps, "unroll_jam i0 ") : NULL;
+    if (steps && (!unroll || atoi(unroll + 14) > 12)) fail_msg("%s", steps);
+    free(steps);
+}
+
+/* A factor of each channel, read once for all positions, does not make the channels the lanes: positions lie closer. */
+static void test_pool_of_channels(void **state) {
+    (void)state;
+    char *steps = steps_of("graph @pool(x f32[16,57,57], s f32[16]) {\n"
+                           "  %1 = reshape s f32[16,1,1]\n"
+                           "  %2 = expand %1 f32[16,57,57]\n"
+                           "  %3 = mul x, %2 f32[16,57,57]\n"
+                           "  %4 = window %3 (axis=1 size=3 stride=2 dilation=1) (axis=2 size=3 stride=2 dilation=1) "
+                           "f32[16,28,28,3,3]\n"
+                           "  %5 = reduce_max %4 axes=[3,4] f32[16,28,28,1,1]\n"
+                           "  return %5 as \"y\"\n}");
+    if (steps && !strstr(steps, "vectorize i2 8")) fail_msg("%s", steps);
+    free(steps);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_shapes), cmocka_unit_test(test_convolutions),
-                                        cmocka_unit_test(test_shared), cmocka_unit_test(test_slides),
-                                        cmocka_unit_test(test_unrolled_batch) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_shapes),          cmocka_unit_test(test_convolutions),
+                                        cmocka_unit_test(test_shared),          cmocka_unit_test(test_slides),
+                                        cmocka_unit_test(test_unrolled_batch),  cmocka_unit_test(test_crowded_rows),
+                                        cmocka_unit_test(test_pool_of_channels) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -146,12 +146,29 @@ static vreg sse_load_strided(xfn *f, xmem m, int64_t stride, int n, uint64_t lan
     return v[0];
 }
 
+/* Every second of the words of four bytes that n lanes reach over: two loads, of which the second begins a word early so that
+ * it ends with the last one. */
+static vreg load_every_second(xfn *f, xmem m, int n) {
+    if (n == 16) {
+        vreg low = load_every_second(f, m, 8);
+        m.disp += 64;
+        return x86_value(f, (xop){ .op = X86_INSERTF64X4, .vl = 2, .a = low, .b = load_every_second(f, m, 8), .imm = 1 });
+    }
+    uint8_t vl = (uint8_t)x86_vl(XI32, n);
+    vreg low = word(f, X86_MOVUPS, vl, m, XI32).r;
+    m.disp += 4 * (n - 1);
+    vreg high = word(f, X86_MOVUPS, vl, m, XI32).r,
+         r = x86_value(f, (xop){ .op = X86_SHUFPS, .vl = vl, .a = low, .b = high, .imm = 0xD8 });
+    return vl ? x86_value(f, (xop){ .op = X86_PERMQ, .vl = vl, .a = r, .imm = 0xD8 }) : r; /* halves, quarter by quarter */
+}
+
 /* Four-byte and eight-byte words a stride apart, gathered without a detour through memory; 0 where lanes has no bit. */
 static xval load_strided(selector *s, tn_dtype stored, xmem m, int64_t stride, int n, uint64_t lanes) {
     xfn *f = s->f;
     bool big = dtype_size(stored) == 8;
     int per = big ? 2 : 4;
     vreg part[4] = { 0 };
+    if (!big && stride == 8 && n >= 4 && !(~lanes << (64 - n))) return (xval){ load_every_second(f, m, n), xt(stored) };
     if (f->level == X86_SSE && !big) return (xval){ sse_load_strided(f, m, stride, n, lanes), xt(stored) };
     for (int l = 0; l < n; l++) {
         xmem at = m;
