@@ -133,6 +133,7 @@ void json_array(json *j, const char *key);
 void json_end(json *j);
 void json_text(json *j, const char *key, const char *text); /* NULL = null */
 void json_int(json *j, const char *key, int64_t v);
+void json_word(json *j, const char *key, uint64_t v);
 void json_number(json *j, const char *key, double v);
 void json_bool(json *j, const char *key, bool v);
 void json_raw(json *j, const char *key, const char *text); /* text is JSON already */

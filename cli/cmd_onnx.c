@@ -99,7 +99,7 @@ static char *data_load(tn_ctx *ctx, tn_onnx_model *m, const char *folder, bool i
 static bool close_to(const suite_case *k, tn_dtype t, double got, double want) {
     if (isnan(want)) return isnan(got);
     if (got == want) return true;
-    bool floats = t == TN_F32 || t == TN_F64 || t == TN_F16 || t == TN_BF16;
+    bool floats = tn_dtype_get_info(t)->kind == TN_KIND_FLOAT;
     double rtol = t == TN_BF16 && k->rtol < 0x1p-7 ? 0x1p-7 : k->rtol; /* of bf16 a step of the type, which is coarser */
     return floats && fabs(got - want) <= k->atol + rtol * fabs(want);
 }

@@ -13,33 +13,48 @@ static bool wanted(const cli *c, const tn_ir_op *o) {
 /* What holds for all ops of a kind: dtypes of operands and result, the result's shape, and the gradient where it is not a
  * row's.
  */
+enum { FLOATS = 1, INTEGERS = 2, LOGIC = 4, STORED = 8, NUMBERS = FLOATS | INTEGERS, ANY = NUMBERS | LOGIC | STORED };
 typedef struct kind_row {
-    const char *kind, *dtypes, *result, *shape, *gradient;
+    const char *kind;
+    int dtypes; /* of the above */
+    const char *index, *result, *shape, *gradient;
 } kind_row;
-#define FLOATS "f32 f64 f16 bf16"
-#define NUMBERS "f32 f64 f16 bf16 i8 i32 i64 u8"
-#define ANY NUMBERS " bool"
 static const kind_row kind_rows[] = {
-    { "elementwise float", FLOATS, "same", "operands broadcast", NULL },
-    { "elementwise number", NUMBERS, "same", "operands broadcast", NULL },
-    { "elementwise bits", "i8 i32 i64 u8 bool", "same", "operands broadcast", NULL },
-    { "elementwise integer", "i8 i32 i64 u8", "same", "operands broadcast", NULL },
-    { "elementwise logic", "bool", "bool", "operands broadcast", NULL },
-    { "elementwise compare", NUMBERS, "bool", "operands broadcast", NULL },
-    { "elementwise any", ANY, "same", "operands broadcast", NULL },
-    { "cast", ANY, "dtype", "the operand's", "cast of the incoming one; 0 through integers" },
-    { "reduce", NUMBERS, "same", "without the axes, or with size 1 there (keep)", "one rule for all of the kind" },
-    { "arg", NUMBERS, "i64", "without the axis, or with size 1 there (keep)", NULL },
-    { "move", ANY, "same", "by the attributes", "the adjoint movement" },
-    { "fold", NUMBERS, "same", "by the attributes", "window" },
-    { "join", ANY, "same", "sizes along axis are added", "slices" },
-    { "dot", NUMBERS, "same", "batch axes, free axes of a, free axes of b", "two contractions" },
-    { "gather", ANY "; index i32 i64", "same", "the index's shape stands for axis", "scatter_add" },
-    { "scatter", NUMBERS "; index i32 i64", "same", "the base's",
+    { "elementwise float", FLOATS, "", "same", "operands broadcast", NULL },
+    { "elementwise number", NUMBERS, "", "same", "operands broadcast", NULL },
+    { "elementwise bits", INTEGERS | LOGIC, "", "same", "operands broadcast", NULL },
+    { "elementwise integer", INTEGERS, "", "same", "operands broadcast", NULL },
+    { "elementwise logic", LOGIC, "", "bool", "operands broadcast", NULL },
+    { "elementwise compare", NUMBERS, "", "bool", "operands broadcast", NULL },
+    { "elementwise any", ANY, "", "same", "operands broadcast", NULL },
+    { "cast", ANY, "", "dtype", "the operand's", "cast of the incoming one; 0 through integers" },
+    { "reduce", NUMBERS, "", "same", "without the axes, or with size 1 there (keep)", "one rule for all of the kind" },
+    { "arg", NUMBERS, "", "i64", "without the axis, or with size 1 there (keep)", NULL },
+    { "move", ANY, "", "same", "by the attributes", "the adjoint movement" },
+    { "fold", NUMBERS, "", "same", "by the attributes", "window" },
+    { "join", ANY, "", "same", "sizes along axis are added", "slices" },
+    { "dot", NUMBERS, "", "same", "batch axes, free axes of a, free axes of b", "two contractions" },
+    { "gather", ANY, "; index i32 i64", "same", "the index's shape stands for axis", "scatter_add" },
+    { "scatter", NUMBERS, "; index i32 i64", "same", "the base's",
       "the incoming one, with zeros where scatter_set writes; gather" },
-    { "source", ANY, "dtype", "as given", NULL },
-    { "random", "i64", "f32", "as given", NULL },
+    { "source", ANY, "", "dtype", "as given", NULL },
+    { "random", 0, "i64", "f32", "as given", NULL },
 };
+
+static int class_of(const tn_dtype_info *t) {
+    if (!t->arithmetic) return STORED;
+    return t->kind == TN_KIND_FLOAT ? FLOATS : t->kind == TN_KIND_BOOL ? LOGIC : INTEGERS;
+}
+static void print_dtypes(json *j, const kind_row *r) {
+    char text[256] = "";
+    size_t n = 0;
+    for (int t = 0; t < TN_N_DTYPES; t++) {
+        const tn_dtype_info *i = tn_dtype_get_info((tn_dtype)t);
+        if (r->dtypes & class_of(i)) n += (size_t)snprintf(text + n, sizeof text - n, "%s%s", n ? " " : "", i->name);
+    }
+    snprintf(text + n, sizeof text - n, "%s", r->index);
+    json_text(j, "dtypes", text);
+}
 
 static void print_words(json *j, const char *key, const char *words) {
     json_array(j, key);
@@ -59,7 +74,7 @@ static void print_builder(json *j, const tn_ir_op *o) {
     for (size_t i = 0; i < COUNT_OF(kind_rows); i++) {
         const kind_row *r = &kind_rows[i];
         if (strcmp(r->kind, o->kind)) continue;
-        json_text(j, "dtypes", r->dtypes);
+        print_dtypes(j, r);
         json_text(j, "result", r->result);
         json_text(j, "shape", r->shape);
         if (!o->gradient) json_text(j, "gradient", r->gradient);

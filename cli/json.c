@@ -103,6 +103,11 @@ void json_int(json *j, const char *key, int64_t v) {
     fprintf(j->f, "%lld", (long long)v);
 }
 
+void json_word(json *j, const char *key, uint64_t v) {
+    item(j, key);
+    fprintf(j->f, "%llu", (unsigned long long)v);
+}
+
 void json_number(json *j, const char *key, double v) {
     item(j, key);
     if (isnan(v))

@@ -3,6 +3,7 @@
 #include "tenon/tenon_io.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,7 +62,7 @@ void value_free(value *v) {
     v->data = NULL;
 }
 
-static bool is_float(tn_dtype t) { return t == TN_F32 || t == TN_F64 || t == TN_F16 || t == TN_BF16; }
+static bool is_float(tn_dtype t) { return tn_dtype_get_info(t)->kind == TN_KIND_FLOAT; }
 
 void value_random(value *v, uint64_t *seed) {
     for (int64_t i = 0; i < v->n; i++) {
@@ -100,6 +101,21 @@ static double parse_number(cli *c, const char *name, const char **s) {
     return v;
 }
 
+/* Whole numbers of 64 bits as they are written: not all of them are doubles. */
+static bool take_word(tn_dtype t, const char **s, void *out) {
+    char *end;
+    if (t != TN_I64 && t != TN_U64) return false;
+    errno = 0;
+    uint64_t word = t == TN_U64 && **s != '-' ? strtoull(*s, &end, 10) : (uint64_t)strtoll(*s, &end, 10);
+    if (errno || end == *s || (*end && *end != ',')) return false;
+    memcpy(out, &word, sizeof word);
+    *s = *end ? end + 1 : end;
+    return true;
+}
+static void take_number(cli *c, const char *name, const char **s, tn_dtype t, void *out) {
+    if (!take_word(t, s, out)) tn_ir_store(t, out, 0, parse_number(c, name, s));
+}
+
 static value value_load(cli *c, const char *name, const char *path) {
     value v = { 0 };
     void *data = NULL;
@@ -123,13 +139,14 @@ value value_parse(cli *c, const char *name, const char *text) {
     if (s[len] != ':') cli_usage(c, "%s: values are missing after %s:", name, text);
     value v = value_new(t, shape);
     int64_t n = 0;
-    double last = 0;
+    size_t size = tn_dtype_size(t);
+    uint64_t last = 0; /* bytes of an element */
     for (s += len + 1; *s; n++) {
-        last = parse_number(c, name, &s);
-        if (n < v.n) tn_ir_store(t, v.data, n, last);
+        take_number(c, name, &s, t, &last);
+        if (n < v.n) memcpy((char *)v.data + (size_t)n * size, &last, size);
     }
     if (n == 1) {
-        for (int64_t i = 1; i < v.n; i++) tn_ir_store(t, v.data, i, last);
+        for (int64_t i = 1; i < v.n; i++) memcpy((char *)v.data + (size_t)i * size, &last, size);
     } else if (n != v.n)
         cli_usage(c, "%s: %lld values given, the shape has %lld", name, (long long)n, (long long)v.n);
     return v;
@@ -141,6 +158,8 @@ static void print_element(FILE *f, const value *v, int64_t i) {
         fputs(x != 0 ? "true" : "false", f);
     else if (v->dtype == TN_I64)
         fprintf(f, "%lld", (long long)((const int64_t *)v->data)[i]);
+    else if (v->dtype == TN_U64)
+        fprintf(f, "%llu", (unsigned long long)((const uint64_t *)v->data)[i]);
     else if (!is_float(v->dtype))
         fprintf(f, "%.0f", x);
     else if (v->dtype == TN_F64)
@@ -187,6 +206,8 @@ void value_json(json *j, const char *key, const value *v) {
             json_bool(j, NULL, ((const uint8_t *)v->data)[i] != 0);
         else if (v->dtype == TN_I64)
             json_int(j, NULL, ((const int64_t *)v->data)[i]);
+        else if (v->dtype == TN_U64)
+            json_word(j, NULL, ((const uint64_t *)v->data)[i]);
         else if (v->dtype == TN_F32)
             json_number(j, NULL, (double)((const float *)v->data)[i]);
         else

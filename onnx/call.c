@@ -259,8 +259,7 @@ static tn_tensor round_to_power(tn_tensor x) {
 
 /* The spacing of the type's numbers at |x| is a power of two, found by comparing: division by it and multiplication are exact.
  */
-tn_tensor onnx_round_to(tn_tensor x, int elem, bool saturate) {
-    const onnx_minifloat *f = onnx_minifloat_of(elem);
+static tn_tensor round_to(tn_tensor x, const onnx_minifloat *f, bool saturate) {
     if (!f->zero) return round_to_power(x);
     tn_tensor size = tn_abs(x), step = onnx_scalar(x, exp2(1 - f->bias - f->mantissa_bits));
     int top = (int)floor(log2((double)f->most));
@@ -273,6 +272,19 @@ tn_tensor onnx_round_to(tn_tensor x, int elem, bool saturate) {
     if (saturate) return tn_select(tn_ne(x, x), x, cut);
     tn_tensor beyond = f->has_inf ? tn_mul(y, onnx_scalar(x, INFINITY)) : onnx_scalar(x, NAN);
     return tn_select(tn_gt(tn_abs(y), most), beyond, y);
+}
+
+/* Conversions saturate, infinity included, which is chosen where it is to stay. */
+tn_tensor onnx_round_to(tn_tensor x, int elem, bool saturate) {
+    const onnx_minifloat *f = onnx_minifloat_of(elem);
+    tn_dtype held = onnx_elem_dtype(elem);
+    if (held == TN_F32 || !saturate) x = round_to(x, f, saturate);
+    if (held == TN_F32) return x;
+    tn_tensor y = tn_cast(x, held);
+    if (saturate || !f->has_inf) return y;
+    uint8_t bits = (uint8_t)(((1 << f->exponent_bits) - 1) << f->mantissa_bits), below = bits | 0x80;
+    tn_tensor up = tn_const(x.graph, held, TN_SCALAR, &bits), down = tn_const(x.graph, held, TN_SCALAR, &below);
+    return tn_select(tn_eq(x, onnx_scalar(x, INFINITY)), up, tn_select(tn_eq(x, onnx_scalar(x, -INFINITY)), down, y));
 }
 
 tn_tensor onnx_not_negative(tn_tensor index, int64_t size) {

@@ -159,7 +159,7 @@ tn_tensor onnx_filters(onnx_call *c, int i, int zero);
 bool onnx_as_steps(onnx_call *c, int a, int b, int axis, int64_t terms, tn_tensor *out_a, tn_tensor *out_b,
                    tn_tensor *out_scale);
 void onnx_cast_text(onnx_call *c, int to);                     /* operand 0: from or to strings, known */
-tn_tensor onnx_round_to(tn_tensor x, int elem, bool saturate); /* f32 to the values of a small floating-point type */
+tn_tensor onnx_round_to(tn_tensor x, int elem, bool saturate); /* f32 to a small floating-point type, as it is held */
 tn_tensor onnx_not_negative(tn_tensor index, int64_t size);    /* index + size where it is negative */
 tn_tensor onnx_accurate(tn_tensor x); /* halves as f32, for what takes several roundings; others as they are */
 

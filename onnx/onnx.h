@@ -109,7 +109,7 @@ tn_dtype onnx_elem_dtype(int elem);          /* how it is held; TN_N_DTYPES = no
 size_t onnx_elem_bytes(int elem, int64_t n); /* of n elements in a file; 0 where that is not fixed */
 bool onnx_elem_widened(int elem);            /* held in a wider type, or with another sign */
 int onnx_elem_of(tn_dtype t);
-/* Floating-point numbers of 8 and fewer bits, which are held as f32. */
+/* Floating-point numbers of 8 and fewer bits; those that Tenon has no dtype for are held as f32. */
 typedef struct onnx_minifloat {
     int exponent_bits, mantissa_bits, bias;
     float most;                  /* the largest number */

@@ -21,8 +21,8 @@ static void read_values(saver *s) {
     for (int i = 0; i < s->n_values; i++) {
         if (tn_ir_get_value(s->g, i, &s->values[i]) || tn_ir_get_detail(s->g, i, &s->details[i]))
             onnx_fail(s->env, TN_ERR_INVAL, "tn_onnx_save: value %d cannot be read", i);
-        if (s->values[i].dtype > TN_BOOL)
-            save_refuse(s, i, "the exporter writes f32, f64, f16, bf16, i8, u8, i32, i64 and bool: cast it");
+        if (!tn_dtype_get_info(s->values[i].dtype)->arithmetic)
+            save_refuse(s, i, "operator set 18 has no floats of 8 bits: cast it");
         for (int k = 0; k < s->values[i].shape.rank; k++)
             if (s->values[i].shape.dim[k] < 0) save_refuse(s, i, "symbolic dims: give them sizes");
         if (s->details[i].body) s->wanted[i] = true; /* bodies as a whole */

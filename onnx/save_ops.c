@@ -1,8 +1,8 @@
 /* save_ops.c - the ops of the graph language as nodes of ONNX.
  *
  * In: a value whose operands have names. Out: nodes that compute it, and its name. What is said exactly there (integer division
- * by zero, indices out of range, the sign of a remainder) is said exactly here, by more nodes. Integers of 8 bits and bf16
- * go through i32 and f32, which more runtimes have kernels for. */
+ * by zero, indices out of range, the sign of a remainder) is said exactly here, by more nodes. Integers of 8 and
+ * 16 bits, u32 and bf16 go through i32, i64 and f32, which more runtimes have kernels for; u64 has no wider type. */
 #include "save.h"
 
 #include <math.h>
@@ -25,10 +25,14 @@ static const char *name_of(saver *s, int i, int k) {
     if (!name) save_refuse(s, i, "an operand is not in its body");
     return name;
 }
-static bool is_float(tn_dtype t) { return t == TN_F32 || t == TN_F64 || t == TN_F16 || t == TN_BF16; }
-/* What a type is computed in where ONNX or its runtimes lack it: integers of 8 bits, bf16. */
-static bool is_small(tn_dtype t) { return t == TN_I8 || t == TN_U8 || t == TN_BF16; }
-static tn_dtype wider(tn_dtype t) { return t == TN_BF16 ? TN_F32 : is_small(t) ? TN_I32 : t; }
+static bool is_float(tn_dtype t) { return tn_dtype_get_info(t)->kind == TN_KIND_FLOAT; }
+/* What a type is computed in where ONNX or its runtimes lack it: small integers, bf16. */
+static tn_dtype wider(tn_dtype t) {
+    const tn_dtype_info *i = tn_dtype_get_info(t);
+    if (i->kind == TN_KIND_BOOL || i->kind == TN_KIND_FLOAT) return t == TN_BF16 ? TN_F32 : t;
+    return i->bytes < 4 ? TN_I32 : t == TN_U32 ? TN_I64 : t;
+}
+static bool is_small(tn_dtype t) { return wider(t) != t; }
 static const char *cast(saver *s, const char *x, tn_dtype t) {
     return SAVE(s, .op = "Cast", .in = { x }, .attr = { { .name = "to", .i = onnx_elem_of(t) } });
 }
@@ -70,17 +74,17 @@ static const char *expm1_of(saver *s, const operands *o) {
     return where(s, flat, o->x, where(s, far, rest, y)); /* far from 0 nothing is lost, and u may be 0 or infinite */
 }
 
-/* The divisor without 0 and -1, for runtimes that stop at INT_MIN / -1; zero and minus: where it was so. */
+/* The divisor without 0 and, with a sign, -1, for runtimes that stop at INT_MIN / -1; zero and minus: where it was so. */
 static const char *safe_divisor(saver *s, const operands *o, const char **zero, const char **minus) {
-    *zero = two(s, "Equal", o->y, save_number(s, o->t, 0, o->rank)),
-    *minus = two(s, "Equal", o->y, save_number(s, o->t, -1, o->rank));
+    *zero = two(s, "Equal", o->y, save_number(s, o->t, 0, o->rank));
+    *minus = o->t == TN_U64 ? *zero : two(s, "Equal", o->y, save_number(s, o->t, -1, o->rank));
     return where(s, two(s, "Or", *zero, *minus), save_number(s, o->t, 1, o->rank), o->y);
 }
 static const char *div_of(saver *s, const operands *o) {
     const char *zero, *minus;
     if (is_float(o->t)) return two(s, "Div", o->x, o->y);
     const char *by = safe_divisor(s, o, &zero, &minus), *y = two(s, "Div", o->x, by);
-    y = where(s, minus, SAVE(s, .op = "Neg", .in = { o->x }), y);
+    if (o->t != TN_U64) y = where(s, minus, SAVE(s, .op = "Neg", .in = { o->x }), y);
     return where(s, zero, save_number(s, o->t, 0, o->rank), y);
 }
 /* Mod with fmod has the sign of x: the divisor is added where that is not y's. */
@@ -163,8 +167,15 @@ static const char *power_of_two(saver *s, const operands *o, const char **far) {
     const char *p = SAVE(s, .op = "Gather", .in = { table, where(s, *far, none, o->y) });
     return o->t == TN_I64 ? p : cast(s, p, o->t);
 }
+static const char *shift_u64(saver *s, const operands *o, const char *direction) {
+    const char *none = save_number(s, TN_U64, 0, o->rank), *far = two(s, "Less", save_number(s, TN_U64, 63, o->rank), o->y);
+    const char *y = SAVE(s, .op = "BitShift", .in = { o->x, where(s, far, none, o->y) },
+                         .attr = { { .name = "direction", .text = direction } });
+    return where(s, far, none, y);
+}
 /* By the highest bit that the type has: its lowest one stays. */
 static const char *shift_left_of(saver *s, const operands *o) {
+    if (o->t == TN_U64) return shift_u64(s, o, "LEFT");
     int64_t bits = o->t == TN_I64 ? 63 : 31;
     const char *far, *p = power_of_two(s, o, &far), *none = save_number(s, o->t, 0, o->rank);
     const char *half = save_number(s, o->t, o->t == TN_I64 ? 0x1p62 : 0x1p30, o->rank),
@@ -174,10 +185,14 @@ static const char *shift_left_of(saver *s, const operands *o) {
     return where(s, at_top, top, where(s, far, none, two(s, "Mul", o->x, p)));
 }
 static const char *shift_right_of(saver *s, const operands *o) {
+    if (o->t == TN_U64) return shift_u64(s, o, "RIGHT");
     const char *far, *p = power_of_two(s, o, &far), *none = save_number(s, o->t, 0, o->rank);
     const char *q = two(s, "Div", two(s, "Sub", o->x, two(s, "Mod", o->x, p)), p);
     const char *sign = where(s, two(s, "Less", o->x, none), save_number(s, o->t, -1, o->rank), none);
     return where(s, far, sign, q);
+}
+static const char *neg_of(saver *s, const operands *o) {
+    return o->t == TN_U64 ? two(s, "Sub", save_number(s, o->t, 0, o->rank), o->x) : SAVE(s, .op = "Neg", .in = { o->x });
 }
 static const char *trunc_of(saver *s, const operands *o) {
     const char *below = two(s, "Less", o->x, save_number(s, o->t, 0, o->rank));
@@ -202,7 +217,7 @@ typedef struct element_row {
     const char *(*write)(saver *s, const operands *o);
 } element_row;
 static const element_row elements[] = {
-    { "neg", "Neg", NULL },
+    { "neg", NULL, neg_of },
     { "abs", "Abs", NULL },
     { "sign", "Sign", NULL },
     { "floor", "Floor", NULL },

@@ -30,9 +30,9 @@ static const elem_row elems[ELEM_N] = {
     [ELEM_C64] = { "complex64", TN_N_DTYPES, 64, 4, false, true },
     [ELEM_C128] = { "complex128", TN_N_DTYPES, 128, 10, false, true },
     [ELEM_BF16] = { "bfloat16", TN_BF16, 16, 5, false, true },
-    [ELEM_F8E4M3FN] = { "float8e4m3fn", TN_F32, 8, 5, true, false },
+    [ELEM_F8E4M3FN] = { "float8e4m3fn", TN_F8E4M3, 8, 5, false, false },
     [ELEM_F8E4M3FNUZ] = { "float8e4m3fnuz", TN_F32, 8, 5, true, false },
-    [ELEM_F8E5M2] = { "float8e5m2", TN_F32, 8, 5, true, false },
+    [ELEM_F8E5M2] = { "float8e5m2", TN_F8E5M2, 8, 5, false, false },
     [ELEM_F8E5M2FNUZ] = { "float8e5m2fnuz", TN_F32, 8, 5, true, false },
     [ELEM_U4] = { "uint4", TN_U8, 4, 5, true, false },
     [ELEM_I4] = { "int4", TN_I8, 4, 5, true, true },
@@ -206,7 +206,7 @@ static const void *from_lists(onnx_env *env, const onnx_tensor *t) {
     for (onnx_field f; onnx_next(env, &s, &f);)
         if (f.number == r->list) at += onnx_numbers(env, &f, width, list + at * unit);
     if (width) return list;
-    if (onnx_minifloat_of(t->elem) || r->bits < 8) {
+    if ((r->widened && onnx_minifloat_of(t->elem)) || r->bits < 8) {
         for (size_t i = 0; i < n; i++) list[i] = list[i * 8];
         return widen(env, t, (const uint8_t *)list);
     }

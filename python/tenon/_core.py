@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Iterator, Optional, Sequence, U
 import numpy as np
 
 from . import _abi, _dlpack
-from ._dtypes import BY_CODE, DType, DTypeLike, bool_, dtype, float32, int32, int64, promote
+from ._dtypes import BY_CODE, DType, DTypeLike, bool_, dtype, float32, int32, int64, promote, without_numpy
 from ._lib import Context, Handle, InternalError, ShapeError, UnsupportedError, default_context, here, lib
 
 if TYPE_CHECKING:
@@ -279,7 +279,7 @@ def host_array(value: Any, as_dtype: Optional[DTypeLike] = None) -> np.ndarray:
     if as_dtype is not None:
         wanted = dtype(as_dtype)
         if wanted.numpy is None:
-            raise UnsupportedError("NumPy has no bfloat16: install ml_dtypes, or convert with astype in the graph")
+            raise UnsupportedError(without_numpy(wanted) + ", or convert with astype in the graph")
         array = array.astype(wanted.numpy, copy=False)
     t = dtype(array.dtype)
     return np.ascontiguousarray(array, dtype=t.numpy).reshape(array.shape)

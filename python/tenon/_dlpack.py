@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ._dtypes import DType, bfloat16, bool_, dtype
+from ._dtypes import BY_DLPACK, DType, without_numpy
 from ._lib import UnsupportedError
 
 
@@ -23,7 +23,6 @@ class _DLTensor(ctypes.Structure):
 
 _HOST = {1: "CPU", 3: "CUDA host"}
 _DEVICES = {2: "a CUDA device", 4: "an OpenCL device", 8: "a Metal device", 10: "a ROCm device"}
-_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool"}
 
 _pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
@@ -51,12 +50,10 @@ class View(NamedTuple):
 
 
 def _dtype_of(t: _DLTensor) -> DType:
-    code = _CODES.get(t.code)
-    if code is None or t.lanes != 1:
-        raise TypeError(f"a DLPack type of code {t.code} with {t.lanes} lanes")
-    if code == "bfloat":
-        return bfloat16
-    return bool_ if code == "bool" else dtype(f"{code}{t.bits}")
+    found = BY_DLPACK.get((t.code, t.bits)) if t.lanes == 1 else None
+    if found is None:
+        raise TypeError(f"a DLPack type of code {t.code} and {t.bits} bits with {t.lanes} lanes")
+    return found
 
 
 def view(x: Any) -> View:
@@ -83,12 +80,12 @@ def to_numpy(x: Any) -> np.ndarray:
         return np.asarray(x)
     v = view(x)
     if v.dtype.numpy is None:
-        raise UnsupportedError("NumPy has no bfloat16: install ml_dtypes, or convert the array to float32")
-    size = v.dtype.itemsize
+        raise UnsupportedError(without_numpy(v.dtype) + ", or convert the array to float32")
+    size, foreign = v.dtype.itemsize, v.dtype.numpy.isbuiltin != 1  # of ml_dtypes
     interface = _Interface(v, {"version": 3, "shape": v.shape, "strides": tuple(s * size for s in v.strides), "data": (v.pointer, False),
-                               "typestr": f"|V{size}" if v.dtype is bfloat16 else v.dtype.numpy.str})
+                               "typestr": f"|V{size}" if foreign else v.dtype.numpy.str})
     array = np.asarray(interface)
-    return array.view(v.dtype.numpy) if v.dtype is bfloat16 else array
+    return array.view(v.dtype.numpy) if foreign else array
 
 
 class _Interface:

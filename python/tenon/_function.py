@@ -16,7 +16,7 @@ import numpy as np
 
 from . import _dlpack
 from ._core import Graph, Tensor, as_tensor, current_graph
-from ._dtypes import DType, dtype, float32
+from ._dtypes import DType, dtype, float32, without_numpy
 from ._lib import Context, after_fork, default_context
 from ._run import Buffer, Program, Session, _bindings, lib
 
@@ -288,7 +288,7 @@ class Bound:
         arrays = []
         for s in entry.outputs:
             if s.dtype.numpy is None:
-                raise TypeError(f"{s!r}: NumPy has no bfloat16 (install ml_dtypes)")
+                raise TypeError(f"{s!r}: {without_numpy(s.dtype)}")
             arrays.append(np.empty(s.shape, s.dtype.numpy))
         self.session.bind({s.name: a for s, a in zip(entry.outputs, arrays)})
         self.outputs: Tree = unflatten(entry.result, iter(arrays))

@@ -19,7 +19,7 @@ import numpy as np
 
 from . import _abi, _dlpack
 from ._core import Graph
-from ._dtypes import BY_CODE, DType, bfloat16, dtype
+from ._dtypes import BY_CODE, DType, bfloat16, dtype, widened
 from ._lib import DTypeError, Handle, ShapeError, UnsupportedError, after_fork, error, fields, lib
 
 MODES = {"immediate": _abi.TN_MODE_IMMEDIATE, "graph": _abi.TN_MODE_GRAPH, "compiled": _abi.TN_MODE_COMPILED,
@@ -27,7 +27,8 @@ MODES = {"immediate": _abi.TN_MODE_IMMEDIATE, "graph": _abi.TN_MODE_GRAPH, "comp
 
 
 class Buffer:
-    """Row-major memory of one dtype and shape: its address, and what keeps it alive. bf16 without ml_dtypes is held as its bits."""
+    """Row-major memory of one dtype and shape: its address, and what keeps it alive. Without ml_dtypes, bf16 and
+    floats of 8 bits are held as their bits."""
 
     __slots__ = ("pointer", "nbytes", "owner", "dtype", "source")
 
@@ -36,7 +37,7 @@ class Buffer:
 
     @classmethod
     def empty(cls, shape: Sequence[int], t: DType) -> "Buffer":
-        array = np.empty(shape, t.numpy or np.uint16)
+        array = np.empty(shape, t.bits)
         return cls(array.ctypes.data, array.nbytes, array, t, array)
 
     @classmethod
@@ -53,20 +54,18 @@ class Buffer:
             array = np.asarray(value)
             if not isinstance(value, np.generic) and t.numpy is not None:
                 array = _exactly(array, t)
-        if t is bfloat16 and t.numpy is None:
-            array = _bf16_bits(array)
+        if t.numpy is None:
+            array = _bits(array, t)
         elif dtype(array.dtype) is not t:
             raise DTypeError(f"the array is {dtype(array.dtype)}, must be {t}: convert it with astype")
         if array.shape != tuple(shape):
             raise ShapeError(f"the array is {t}{list(array.shape)}, must be {t}{list(shape)}")
-        array = np.ascontiguousarray(array, t.numpy)
+        array = np.ascontiguousarray(array, t.bits)
         return cls(array.ctypes.data, array.nbytes, array, t, value)
 
     def array(self) -> np.ndarray:
         """The memory as an array of NumPy."""
-        if self.dtype is bfloat16 and self.dtype.numpy is None:
-            return (self.owner.astype(np.uint32) << 16).view(np.float32)
-        return self.owner
+        return widened(self.owner, self.dtype) if self.dtype.numpy is None else self.owner
 
 
 def _bytes(shape: Sequence[int], t: DType) -> int:
@@ -88,12 +87,13 @@ def _exactly(array: np.ndarray, t: DType) -> np.ndarray:
     return out
 
 
-def _bf16_bits(array: np.ndarray) -> np.ndarray:
-    """f32 rounded to bf16 (nearest even), as bits; bits (uint16) as they are."""
-    if array.dtype == np.uint16:
+def _bits(array: np.ndarray, t: DType) -> np.ndarray:
+    """What memory holds of a dtype that NumPy has not: bits as they are; f32 rounded to bf16 (nearest even)."""
+    if array.dtype == t.bits:
         return array
-    if array.dtype != np.float32:
-        raise DTypeError(f"the array is {array.dtype}, must be bf16: give float32, or its bits as uint16")
+    if array.dtype != np.float32 or t is not bfloat16:
+        also = "float32, or " if t is bfloat16 else ""
+        raise DTypeError(f"the array is {array.dtype}, must be {t}: give {also}its bits as {t.bits}")
     bits = np.ascontiguousarray(array).view(np.uint32)
     rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
     return np.where(np.isnan(array), np.uint16(0x7FC0), rounded)

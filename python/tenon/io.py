@@ -26,7 +26,8 @@ def save(path: Any, arrays: Mapping[str, Any]) -> None:
 
 
 def load(path: Any) -> dict[str, np.ndarray]:
-    """Every array of a file, by name. bf16 comes as ml_dtypes.bfloat16 where that is installed, else as f32."""
+    """Every array of a file, by name. bf16 and floats of 8 bits come as those of ml_dtypes where that is
+    installed, else as f32."""
     ctx, out = default_context(), ctypes.c_void_p()
     with ctx.lock:
         ctx.check(lib.tn_io_safetensors_load(ctx.pointer, str(path).encode(), ctypes.byref(out)))

@@ -44,6 +44,47 @@ BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divid
           "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal}
 
 
+class ElementTypes(unittest.TestCase):
+    def test_every_dtype_comes_and_goes(self):
+        from tenon import _dtypes
+        self.assertEqual(len(_dtypes.ALL), tenon._abi.TN_N_DTYPES)
+        for t in _dtypes.ALL:
+            self.assertIs(getattr(tenon, t.python_name), t)
+            self.assertIs(tenon.dtype(t.name), t)
+            bits = rng.integers(0, 2 if t is tenon.bool_ else 100, (3, 5)).astype(t.bits if t.numpy is None else f"u{t.itemsize}")
+            a = bits if t.numpy is None else bits.view(t.numpy)
+            g = tenon.Graph()
+            x = g.input("x", a.shape, t)
+            g.output(x[::-1], "y")
+            g.output(x.astype("f64"), "wide")
+            got = tenon.Session(g.compile())(x=a)
+            want = (_dtypes.widened(a, t) if t.numpy is None else a).astype(np.float64)
+            np.testing.assert_array_equal(got["wide"], want, err_msg=t.name)
+            np.testing.assert_array_equal(got["y"].astype(np.float64), want[::-1], err_msg=t.name)
+            if t.numpy is not None and t.numpy.isbuiltin == 1 and t is not tenon.bool_:
+                self.assertIs(tenon._dlpack.view(a).dtype, t)  # NumPy says what it is
+
+    def test_integers_wrap_around_as_numpys(self):
+        for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"):
+            info = np.iinfo(name)
+            a, b = rng.integers(info.min, info.max, (4, 7), dtype=name, endpoint=True), draw(7, name, 1, 9)
+            for form in (lambda x, y: x * x + y, lambda x, y: x - y, lambda x, y: x ^ y, lambda x, y: x < y, lambda x, y: x // y):
+                got, want = tenon.compile(form)(a, b), form(a, b)
+                self.assertEqual(got.dtype, want.dtype)
+                np.testing.assert_array_equal(got, want, err_msg=name)
+
+    def test_floats_of_8_bits(self):
+        from tenon import _dtypes
+        bits = np.arange(256, dtype=np.uint8)
+        for t in (tenon.float8_e4m3fn, tenon.float8_e5m2):
+            wide = None if t.numpy is None else tenon.compile(lambda x: x.astype("f32"))(bits.view(t.numpy))
+            if wide is not None:
+                np.testing.assert_array_equal(_dtypes.widened(bits, t), wide)
+            self.assertEqual(_dtypes.widened(bits, t)[np.array([0, 0x38 if t is tenon.float8_e4m3fn else 0x3C, 1])].tolist(),
+                             [0, 1, 2.0**-9 if t is tenon.float8_e4m3fn else 2.0**-16])
+            self.assertTrue(np.isnan(_dtypes.widened(bits, t)[0x7F]))
+
+
 class Elementwise(unittest.TestCase):
     def test_every_function_of_the_table(self):
         from tenon import _ops
@@ -140,7 +181,8 @@ class Elementwise(unittest.TestCase):
 
     def test_promotion(self):
         pairs = {("f32", "f64"): "f64", ("f16", "bf16"): "f32", ("i32", "f16"): "f16", ("bool", "u8"): "u8", ("i8", "u8"): "i32",
-                 ("i32", "i64"): "i64", ("bool", "bool"): "bool"}
+                 ("i32", "i64"): "i64", ("bool", "bool"): "bool", ("i16", "u8"): "i16", ("i16", "u16"): "i32", ("u8", "u16"): "u16",
+                 ("u32", "i8"): "i64", ("u64", "i64"): "i64", ("u64", "bf16"): "bf16"}
         g = tenon.Graph()
         for i, ((s, t), want) in enumerate(pairs.items()):
             x, y = g.input(f"x{i}", 2, s), g.input(f"y{i}", 2, t)

@@ -74,6 +74,15 @@ expect 2 cache prune --max-bytes 99999999999999999999
 err_has "no size such as 64M" "more bytes than there are"
 expect 1 ops add abacus
 err_has "there is no op abacus" "ops of an unknown op"
+printf 'graph @g(x u64[3], y u16[2], z f8e4m3[2], w i64[2]) {\n %%1 = add x, 1 u64[3]\n %%2 = mul y, y u16[2]\n %%3 = reshape z f8e4m3[2]\n %%4 = neg w i64[2]\n return %%1 as "a", %%2 as "b", %%3 as "c", %%4 as "d"\n}\n' >"$dir/words.tn"
+set -- -i x=3xu64:18446744073709551614,9007199254740992,3 -i y=2xu16:300,2 -i z=2xf8e4m3:0.3,440 -i w=2xi64:9007199254740993,-1
+expect 0 run "$dir/words.tn" "$@"
+out_has "18446744073709551615, 9007199254740993, 4" "run: words of 64 bits"
+out_has "24464, 4" "run: words of 16 bits wrap around"
+out_has "0.3125, 448" "run: floats of 8 bits"
+out_has "[-]9007199254740993, 1" "run: words of 64 bits with a sign"
+expect 0 run "$dir/words.tn" "$@" --json
+out_has "18446744073709551615, *9007199254740993" "run --json: words of 64 bits"
 printf 'graph @g<n 1..8>(x f32[n,4]) {\n %%1 = neg x f32[n,4]\n return %%1 as "y"\n}\n' >"$dir/dim.tn"
 for k in verify "opt --verify"; do
     expect 1 $k "$dir/dim.tn"

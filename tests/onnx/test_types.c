@@ -78,6 +78,42 @@ static void test_small_floats(void **state) {
     }
 }
 
+/* float8e4m3fn and float8e5m2 are held as they are; what is beyond their range is NaN or infinite when that is asked for. */
+static void test_held_floats(void **state) {
+    (void)state;
+    static const struct {
+        int elem;
+        tn_dtype held;
+        uint8_t beyond, cut;
+    } types[] = { { 17, TN_F8E4M3, 0x7f, 0x7e }, { 19, TN_F8E5M2, 0x7c, 0x7b } };
+    float x[6] = { 1, 1e9f, -1e9f, INFINITY, -0.5f, 0 }, back[6];
+    array in = { "x", F32, 2, { 2, 3 }, x, sizeof x, false, false };
+    for (int t = 0; t < 2; t++)
+        for (int saturate = 0; saturate < 2; saturate++) {
+            uint8_t top = saturate ? types[t].cut : types[t].beyond, y[6], one = t ? 0x3c : 0x38, half = t ? 0xb8 : 0xb0;
+            char node[64];
+            snprintf(node, sizeof node, "Cast x -> h ; to:i=%d ; saturate:i=%d", types[t].elem, saturate);
+            run_model(NODES(node, "Transpose h -> t", "Concat t t -> d ; axis:i=0", "Slice d from to -> y"),
+                      (array[]){ in,
+                                 { "from", I64, 1, { 1 }, (int64_t[]){ 3 }, 8, true, false },
+                                 { "to", I64, 1, { 1 }, (int64_t[]){ 6 }, 8, true, false } },
+                      3, 25, "y", types[t].elem, types[t].held, y, sizeof y);
+            for (int i = 0; i < 6; i++) {
+                int k = i % 2 * 3 + i / 2;
+                uint8_t bits = k == 0 ? one : k == 2 ? (uint8_t)(top | 0x80) : k == 4 ? half : k == 5 ? 0 : top;
+                bool nan = types[t].held == TN_F8E4M3 && (bits & 0x7f) == 0x7f; /* of either sign */
+                if (nan ? (y[i] & 0x7f) != 0x7f : y[i] != bits)
+                    fail_msg("type %d [%d]: %#x, expected %#x", types[t].elem, k, y[i], bits);
+            }
+            array held = { "h", types[t].elem, 1, { 6 }, y, sizeof y, false, false };
+            run_model(NODES("Cast h -> z ; to:i=1"), &held, 1, 25, "z", F32, TN_F32, back, sizeof back);
+            assert_true(back[0] == 1 && back[3] == -0.5f &&
+                        (saturate ? back[2] == (t ? 57344 : 448)
+                         : t      ? isinf(back[2])
+                                  : isnan(back[2])));
+        }
+}
+
 /* ---- integers of 4 and 2 bits: packed, low bits first ---- */
 
 static void test_small_integers(void **state) {
@@ -212,10 +248,8 @@ static void test_strings(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small_floats),
-        cmocka_unit_test(test_small_integers),
-        cmocka_unit_test(test_unsigned),
-        cmocka_unit_test(test_strings),
+        cmocka_unit_test(test_small_floats), cmocka_unit_test(test_held_floats), cmocka_unit_test(test_small_integers),
+        cmocka_unit_test(test_unsigned),     cmocka_unit_test(test_strings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
