@@ -7,6 +7,7 @@
  * A scatter writes its base first. Over the base itself that writes what is there, and is left out: the updates alone move.
  *
  * What uses a buffer is listed once and kept right: a buffer that takes the place of another hands its uses over. */
+#include "mem/inplace.h"
 #include "loop/loop.h"
 #include "mem/mem.h"
 
@@ -25,14 +26,13 @@ typedef struct places {
     bool control;      /* of the plan's steps some read buffers */
 } places;
 
-static int arg_of(const pkernel *pk, int32_t buf) {
+int inplace_arg(const pkernel *pk, int32_t buf) {
     for (int b = 0; b < pk->k->bufs.n; b++)
         if (pk->args[b].buf == buf) return b;
     return -1;
 }
 
-/* Kernel buffer `from` may be overwritten by what is stored to `to`. */
-static bool same_index_only(const kernel *k, int from, int to) {
+bool inplace_is_legal(const kernel *k, int from, int to) {
     const kins *store = NULL;
     if (k->bufs.at[from].dtype != k->bufs.at[to].dtype) return false; /* one buffer has one type */
     for (int i = 1; i < k->ins.n; i++) {
@@ -90,6 +90,13 @@ static void merge_args(pkernel *pk, int from, int to) {
     kernel_count_traffic(k);
 }
 
+void inplace_rebind(pkernel *pk, int32_t from, int32_t to) {
+    int b = inplace_arg(pk, from), other = inplace_arg(pk, to);
+    if (b < 0) return;
+    pk->args[b].buf = to;
+    if (other >= 0) merge_args(pk, other, b);
+}
+
 /* Kernel i uses what it has as kind; kernels are noted in launch order. */
 static void note_use(places *w, int32_t buf, kbuf_kind kind, int i) {
     use_range *r = &w->range[buf];
@@ -141,10 +148,8 @@ static void rebind(places *w, int32_t from, int32_t to) {
     use_range *x = &w->range[from], *y = &w->range[to];
     for (int i = 0; i < x->kernels.n; i++) {
         pkernel *pk = &w->p->kernels.at[x->kernels.at[i]];
-        int b = arg_of(pk, from), other = arg_of(pk, to);
-        if (b < 0) continue;
-        pk->args[b].buf = to;
-        if (other >= 0) merge_args(pk, other, b);
+        if (inplace_arg(pk, from) < 0) continue;
+        inplace_rebind(pk, from, to);
         VEC_PUSH(w->p->a, &y->kernels, x->kernels.at[i]);
     }
     for (int i = 0; i < w->p->steps.n && w->control; i++) {
@@ -173,8 +178,8 @@ static bool update_directly(places *w, int32_t state, int32_t value) {
     if (p->bufs.at[value].kind != PB_TEMP || v.first_write < 0 || v.first_write != v.last_write || v.windowed) return false;
     if (s.last_write >= 0 || s.last_read > v.first_write) return false;
     pkernel *writer = &p->kernels.at[v.first_write];
-    int from = arg_of(writer, state), to = arg_of(writer, value);
-    if (from >= 0 && !same_index_only(writer->k, from, to)) return false;
+    int from = inplace_arg(writer, state), to = inplace_arg(writer, value);
+    if (from >= 0 && !inplace_is_legal(writer->k, from, to)) return false;
     rebind(w, value, state);
     p->bufs.at[value].bytes = 0; /* nothing lives there any more */
     p->bufs.at[value].elems = 0;
@@ -191,7 +196,7 @@ static void write_over(places *w, int i, int o) {
         int32_t ib = pk->args[b].buf;
         if (ib < 0 || ib == ob || pk->k->bufs.at[b].kind != KB_IN || p->bufs.at[ib].kind != PB_TEMP) continue;
         if (p->bufs.at[ib].bytes != p->bufs.at[ob].bytes || w->range[ib].last_read != i || w->range[ib].last_write >= i ||
-            !same_index_only(pk->k, b, o))
+            !inplace_is_legal(pk->k, b, o))
             continue;
         p->bufs.at[ob].inplace_of = ib;
         rebind(w, ob, ib);

@@ -6,6 +6,8 @@
 
 #include "ir/plan.h"
 
+/* loop_state.c: states of repeats are written where they lie, by the kernels that compute them; the copies that did it go. */
+void mem_loop_states(plan *p);
 /* inplace.c: lets a kernel write over an operand that dies in it, and a state take its new value directly; adds a copy kernel
  * for each state where that is not possible. Before recipes, because copies are kernels too. */
 void mem_inplace(plan *p);
