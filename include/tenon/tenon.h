@@ -699,6 +699,10 @@ TN_API int tn_program_ordinal(const tn_program *p);
  * tn_session_bind alone are the same in every step. Outputs hold the last step's values, or, when bound with
  * tn_session_bind_trace, step i writes its own at data + i * bytes. */
 TN_API TN_CHECK tn_status tn_run_n(tn_session *s, int64_t n_steps, const tn_binding *rings, int n_rings, int64_t n_ring);
+/* The same, but step i reads entry (first + i) % n_ring: a ring goes on where a call before has left it. first: 0 .. n_ring -
+ * 1; without rings it says nothing. */
+TN_API TN_CHECK tn_status tn_run_n_from(tn_session *s, int64_t n_steps, const tn_binding *rings, int n_rings, int64_t n_ring,
+                                        int64_t first);
 /* As tn_session_bind; room for n_steps steps. A run of one step writes at data. */
 TN_API TN_CHECK tn_status tn_session_bind_trace(tn_session *s, int slot, void *data, int64_t n_steps);
 

@@ -254,8 +254,9 @@ class Session:
             self._check(status)
 
     def run_n(self, steps: int, rings: Optional[Mapping[str, Any]] = None, *, trace: Sequence[str] = (),
-              **more: Any) -> dict[str, np.ndarray]:
-        """Runs `steps` steps in one call: step i reads entry i % n of each ring, an array of n inputs one after the other.
+              first: int = 0, **more: Any) -> dict[str, np.ndarray]:
+        """Runs `steps` steps in one call: step i reads entry (first + i) % n of each ring, an array of n inputs one after the
+        other.
 
         Returns the last step's outputs, but for those that are bound; of those that `trace` names, every step's, one after the
         other."""
@@ -284,7 +285,7 @@ class Session:
                 else:
                     self._check(lib.tn_session_bind(pointer, s.index, b.pointer))
             try:
-                self._check(lib.tn_run_n(pointer, steps, bindings, len(bindings), n_ring or 1))
+                self._check(lib.tn_run_n_from(pointer, steps, bindings, len(bindings), n_ring or 1, first))
             finally:
                 for s, _ in outputs:
                     bound = self._bound.get(s.index)

@@ -209,13 +209,37 @@ static tn_status run_steps(tn_session *s, int64_t n_steps) {
     return code;
 }
 
-tn_status tn_run_n(tn_session *s, int64_t n_steps, const tn_binding *rings, int n_rings, int64_t n_ring) {
+/* Moves inputs by so many entries of their rings, outputs by so many steps of their traces. */
+static void move_rings(tn_session *s, int64_t entries, int64_t steps) {
+    for (int i = 0; i < s->p->n_io; i++)
+        if (s->ring[i]) session_place(s, i, (char *)s->bound[i] + s->ring[i] * (s->p->io[i].is_output ? steps : entries));
+}
+
+/* Looks at n steps from there on, or runs them. */
+static tn_status run_part(tn_session *s, int64_t entry, int64_t step, int64_t n, bool run) {
+    move_rings(s, entry, step);
+    tn_status code = !run ? check_bound(s, "tn_run_n", n) : session_done(s, s->loops ? session_run(s, n) : run_steps(s, n));
+    move_rings(s, -entry, -step);
+    return code;
+}
+
+tn_status tn_run_n_from(tn_session *s, int64_t n_steps, const tn_binding *rings, int n_rings, int64_t n_ring, int64_t first) {
     if (!s) return TN_ERR_INVAL;
     if (n_steps < 0) return session_fail(s, TN_ERR_INVAL, "tn_run_n: %lld steps", (long long)n_steps);
     if (n_rings && n_ring < 1) return session_fail(s, TN_ERR_INVAL, "tn_run_n: a ring of %lld batches", (long long)n_ring);
+    if (first < 0 || (n_rings && first >= n_ring))
+        return session_fail(s, TN_ERR_INVAL, "tn_run_n_from: batch %lld of a ring of %lld", (long long)first,
+                            (long long)n_ring);
     tn_status code = bind_call(s, "tn_run_n", rings, n_rings);
     if (!code) code = set_rings(s, n_steps, n_ring);
-    if (!code) code = check_bound(s, "tn_run_n", n_steps);
-    if (code || n_steps == 0) return code;
-    return session_done(s, s->loops ? session_run(s, n_steps) : run_steps(s, n_steps));
+    /* Up to the ring's end, then from its start. */
+    int64_t head = first && n_rings && n_steps > n_ring - first ? n_ring - first : n_steps, entry = n_rings ? first : 0;
+    if (!code) code = run_part(s, entry, 0, head, false);
+    if (!code && head < n_steps) code = run_part(s, 0, head, n_steps - head, false);
+    if (!code && head > 0) code = run_part(s, entry, 0, head, true);
+    if (!code && head < n_steps) code = run_part(s, 0, head, n_steps - head, true);
+    return code;
+}
+tn_status tn_run_n(tn_session *s, int64_t n_steps, const tn_binding *rings, int n_rings, int64_t n_ring) {
+    return tn_run_n_from(s, n_steps, rings, n_rings, n_ring, 0);
 }
