@@ -17,7 +17,17 @@ typedef struct onnx_steps {
     tn_tensor filters; /* the same as onnx_filters, where it may be weights of a convolution; else no tensor */
     tn_tensor scale;   /* f32: a scalar, or one for each index of axis */
     int axis;          /* -1: a scalar */
+    tn_tensor bytes;   /* i32, with the one zero point that all have, where that is known; else no tensor */
+    int zero;          /* it */
+    const void *data;  /* bytes whose zero points are known to be 0; NULL: they are not, or the bytes are not known */
+    int elem;          /* of data */
 } onnx_steps;
+/* Bytes x with a zero point z times weights w: the sum of (x - z) w is that of x w, of which the parts are narrow, less z times
+ * the sum of w. */
+typedef struct onnx_zero {
+    int value;      /* of the first operand, also where it is padded */
+    tn_tensor less; /* i32, one for each result of a row: to be subtracted from the sums; or no tensor */
+} onnx_zero;
 typedef struct onnx_val onnx_val;
 struct onnx_val {
     tn_onnx_kind kind;
@@ -156,8 +166,12 @@ tn_tensor onnx_filters(onnx_call *c, int i, int zero);
 /* Operands a and b as integers (b as filters where it has more than two axes), when both were quantised to 8 bits, a by one
  * scale, b by one or one for each index of axis, and sums of that many products fit i32. The product of the scales as f32[n] or
  * f32[]. False: they are floats. */
+/* The zero point in operand i, if there is one and it is known; absent, 0. Bytes of operand i, where all its zero points are 0.
+ */
+bool onnx_known_zero(onnx_call *c, int i, int *out);
+const void *onnx_narrow_data(onnx_call *c, int i, int zero);
 bool onnx_as_steps(onnx_call *c, int a, int b, int axis, int64_t terms, tn_tensor *out_a, tn_tensor *out_b,
-                   tn_tensor *out_scale);
+                   tn_tensor *out_scale, onnx_zero *out_zero);
 void onnx_cast_text(onnx_call *c, int to);                     /* operand 0: from or to strings, known */
 tn_tensor onnx_round_to(tn_tensor x, int elem, bool saturate); /* f32 to a small floating-point type, as it is held */
 tn_tensor onnx_not_negative(tn_tensor index, int64_t size);    /* index + size where it is negative */

@@ -1,6 +1,8 @@
 /* op_conv.c - convolutions, channels first. */
 #include "windows.h"
 
+enum { EXACT_TERMS = (1 << 24) / (255 * 255) }; /* of two bytes less their zero points: sums below 2^24 */
+
 static tn_tensor add_bias(onnx_call *c, tn_tensor y) {
     tn_shape s = { .rank = tn_tensor_shape(y).rank };
     if (!onnx_has(c, 2)) return y;
@@ -18,13 +20,18 @@ void onnx_op_conv(onnx_call *c) {
     onnx_windows_read(c, onnx_shape(c, 0), onnx_shape(c, 1).dim + 2, &w);
     tn_shape s = onnx_shape(c, 1), channels = { .rank = s.rank };
     tn_tensor x, weights, scale, y;
+    onnx_zero zero;
     int64_t groups = onnx_attr_int(c, "group", 1), terms = s.dim[0] > 0 ? onnx_count_of(s) / s.dim[0] : 0;
-    if (onnx_as_steps(c, 0, 1, 0, terms, &x, &weights, &scale)) {
+    if (onnx_as_steps(c, 0, 1, 0, terms, &x, &weights, &scale, &zero)) {
         for (int i = 0; i < s.rank; i++) channels.dim[i] = i == 1 ? s.dim[0] : 1;
         if (tn_tensor_shape(scale).rank == 1) scale = tn_reshape(scale, channels);
-        y = tn_mul(tn_cast(onnx_convolve(c, x, weights, &w, groups), TN_F32), scale);
+        if (s.dim[1] == 1 && terms <= EXACT_TERMS) /* nothing to multiply in fours: f32, in which these sums are exact */
+            x = tn_cast(x, TN_F32), weights = tn_reshape(tn_cast(weights, TN_F32), s);
+        y = onnx_convolve(c, x, weights, &w, groups, zero.value);
+        if (zero.less.graph) y = tn_sub(y, tn_cast(tn_reshape(zero.less, channels), tn_tensor_dtype(y)));
+        y = tn_mul(tn_cast(y, TN_F32), scale);
     } else {
-        y = onnx_convolve(c, onnx_t(c, 0), onnx_t(c, 1), &w, groups);
+        y = onnx_convolve(c, onnx_t(c, 0), onnx_t(c, 1), &w, groups, 0);
     }
     onnx_put(c, 0, add_bias(c, y), ELEM_NONE);
 }
@@ -33,7 +40,7 @@ void onnx_op_conv_integer(onnx_call *c) {
     check_ranks(c);
     onnx_windows_read(c, onnx_shape(c, 0), onnx_shape(c, 1).dim + 2, &w);
     tn_tensor x = onnx_less_zero_point(c, 0, 2, TN_MAX_RANK), weights = onnx_filters(c, 1, 3);
-    onnx_put(c, 0, onnx_convolve(c, x, weights, &w, onnx_attr_int(c, "group", 1)), ELEM_I32);
+    onnx_put(c, 0, onnx_convolve(c, x, weights, &w, onnx_attr_int(c, "group", 1), 0), ELEM_I32);
 }
 
 /* ---- transposed ---- */

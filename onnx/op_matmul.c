@@ -6,13 +6,19 @@ static void check_same(onnx_call *c) {
         if (c->in[i] && onnx_elem(c, i) != onnx_elem(c, 0)) onnx_refuse(c, "operands of several types");
 }
 
+/* Sums of whole numbers, one row of results the last axis, without what the zero point adds, as f32. */
+static tn_tensor less_zero(tn_tensor sums, onnx_zero zero) {
+    return tn_cast(zero.less.graph ? tn_sub(sums, zero.less) : sums, TN_F32);
+}
+
 void onnx_op_matmul(onnx_call *c) {
     check_same(c);
     int ra = onnx_rank(c, 0), rb = onnx_rank(c, 1);
     if (ra < 1 || rb < 1) onnx_refuse(c, "a scalar");
     tn_tensor a, b, scale;
-    if (rb == 2 && onnx_as_steps(c, 0, 1, 1, onnx_shape(c, 0).dim[ra - 1], &a, &b, &scale))
-        onnx_put(c, 0, tn_mul(tn_cast(tn_matmul(a, b), TN_F32), scale), ELEM_F32);
+    onnx_zero zero;
+    if (rb == 2 && onnx_as_steps(c, 0, 1, 1, onnx_shape(c, 0).dim[ra - 1], &a, &b, &scale, &zero))
+        onnx_put(c, 0, tn_mul(less_zero(tn_matmul(a, b), zero), scale), ELEM_F32);
     else
         onnx_put(c, 0, tn_matmul(onnx_t(c, 0), onnx_t(c, 1)), ELEM_NONE);
 }
@@ -26,8 +32,9 @@ void onnx_op_gemm(onnx_call *c) {
         onnx_refuse(c, "operands of rank %d and %d", onnx_rank(c, 0), onnx_rank(c, 1));
     int64_t last_a = ta ? 0 : 1, last_b = tb ? 1 : 0;
     tn_tensor a = onnx_t(c, 0), b = onnx_t(c, 1), scale, y;
-    if (onnx_as_steps(c, 0, 1, tb ? 0 : 1, onnx_shape(c, 0).dim[last_a], &a, &b, &scale))
-        y = tn_mul(tn_cast(tn_dot(a, b, NULL, NULL, 0, &last_a, &last_b, 1), TN_F32), scale);
+    onnx_zero zero;
+    if (onnx_as_steps(c, 0, 1, tb ? 0 : 1, onnx_shape(c, 0).dim[last_a], &a, &b, &scale, &zero))
+        y = tn_mul(less_zero(tn_dot(a, b, NULL, NULL, 0, &last_a, &last_b, 1), zero), scale);
     else
         y = tn_dot(a, b, NULL, NULL, 0, &last_a, &last_b, 1);
     if (alpha != 1) y = tn_mul_scalar(y, alpha);

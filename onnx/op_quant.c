@@ -102,7 +102,10 @@ void onnx_op_dequantize_linear(onnx_call *c) {
     onnx_steps *steps = ONNX_NEW(c->im->env, onnx_steps, 1);
     *steps = (onnx_steps){ .whole = onnx_less_zero_point(c, 0, 2, axis),
                            .scale = single ? tn_reshape(onnx_t(c, 1), TN_SCALAR) : onnx_t(c, 1),
-                           .axis = single ? -1 : axis };
+                           .axis = single ? -1 : axis,
+                           .data = onnx_narrow_data(c, 0, 2),
+                           .elem = onnx_elem(c, 0) };
+    if (onnx_known_zero(c, 2, &steps->zero)) steps->bytes = tn_cast(onnx_t(c, 0), TN_I32);
     if (onnx_rank(c, 0) > 2 && onnx_in(c, 0)->data && (single || axis == 0)) steps->filters = onnx_filters(c, 0, 2);
     c->out[0]->steps = steps;
 }
@@ -140,7 +143,7 @@ void onnx_op_qlinear_conv(onnx_call *c) {
     if (rank != onnx_rank(c, 3)) onnx_refuse(c, "weights of rank %d for rank %d", onnx_rank(c, 3), rank);
     onnx_windows_read(c, onnx_shape(c, 0), onnx_shape(c, 3).dim + 2, &w);
     tn_tensor x = onnx_less_zero_point(c, 0, 2, 1), weights = onnx_filters(c, 3, 5);
-    tn_tensor y = onnx_convolve(c, x, weights, &w, onnx_attr_int(c, "group", 1));
+    tn_tensor y = onnx_convolve(c, x, weights, &w, onnx_attr_int(c, "group", 1), 0);
     if (onnx_has(c, 8)) y = tn_add(y, beside(c, 8, rank, 1));
     requantise(c, y, beside(c, 1, rank, 1), beside(c, 4, rank, 1), 6);
 }

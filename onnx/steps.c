@@ -48,12 +48,37 @@ tn_tensor onnx_less_zero_point(onnx_call *c, int i, int zero, int axis) {
 }
 tn_tensor onnx_filters(onnx_call *c, int i, int zero) { return less_zero_point(c, channels_last(c, i), i, zero, 0); }
 
+bool onnx_known_zero(onnx_call *c, int i, int *out) {
+    const onnx_val *v = onnx_has(c, i) ? onnx_in(c, i) : NULL;
+    if (v && (!v->data || onnx_count_of(v->shape) != 1 || tn_dtype_size(onnx_elem_dtype(v->elem)) != 1)) return false;
+    *out = !v ? 0 : v->elem == ELEM_U8 ? *(const uint8_t *)v->data : *(const int8_t *)v->data;
+    return true;
+}
+const void *onnx_narrow_data(onnx_call *c, int i, int zero) {
+    const onnx_val *v = onnx_in(c, i);
+    return !onnx_has(c, zero) || is_zero(onnx_in(c, zero)) ? v->data : NULL;
+}
+
+/* z times the sum of what each index of `axis` has in the weights, as i32. */
+static tn_tensor zero_times(onnx_call *c, int z, const onnx_steps *w, tn_shape s, int axis) {
+    int64_t n = onnx_count_of(s), inner = 1, columns = s.dim[axis];
+    int32_t *sums = ONNX_NEW(c->im->env, int32_t, columns + 1);
+    for (int k = axis + 1; k < s.rank; k++) inner *= s.dim[k];
+    memset(sums, 0, sizeof *sums * (size_t)columns);
+    for (int64_t k = 0; k < n; k++)
+        sums[k / inner % columns] += z * (w->elem == ELEM_U8 ? ((const uint8_t *)w->data)[k] : ((const int8_t *)w->data)[k]);
+    return tn_const(c->g, TN_I32, (tn_shape){ .rank = 1, .dim = { columns } }, sums);
+}
+
 bool onnx_as_steps(onnx_call *c, int a, int b, int axis, int64_t terms, tn_tensor *out_a, tn_tensor *out_b,
-                   tn_tensor *out_scale) {
+                   tn_tensor *out_scale, onnx_zero *out_zero) {
     const onnx_steps *x = onnx_in(c, a)->steps, *w = onnx_in(c, b)->steps;
     bool filters = w && onnx_rank(c, b) > 2;
+    *out_zero = (onnx_zero){ 0 };
     if (!x || !w || (filters && !w->filters.graph)) return false;
     if (c->folding || x->axis >= 0 || (w->axis >= 0 && w->axis != axis) || terms > INT32_MAX / (255 * 255)) return false;
     *out_a = x->whole, *out_b = filters ? w->filters : w->whole, *out_scale = tn_mul(x->scale, w->scale);
+    if (x->zero && x->bytes.graph && w->data)
+        *out_a = x->bytes, *out_zero = (onnx_zero){ x->zero, zero_times(c, x->zero, w, onnx_shape(c, b), axis) };
     return true;
 }

@@ -66,7 +66,7 @@ tn_tensor onnx_windows_of(tn_tensor x, const onnx_windows *w, double value) {
     return tn_window(x, w->axis, w->kernel, w->stride, w->dilation, w->n);
 }
 
-tn_tensor onnx_convolve(onnx_call *c, tn_tensor x, tn_tensor weights, const onnx_windows *w, int64_t groups) {
+tn_tensor onnx_convolve(onnx_call *c, tn_tensor x, tn_tensor weights, const onnx_windows *w, int64_t groups, double pad) {
     tn_shape s = tn_tensor_shape(weights), xs = tn_tensor_shape(x), v, y = { .rank = w->n + 2 };
     int64_t from_x[TN_MAX_RANK], from_w[TN_MAX_RANK], perm[TN_MAX_RANK];
     int n = w->n;
@@ -76,7 +76,7 @@ tn_tensor onnx_convolve(onnx_call *c, tn_tensor x, tn_tensor weights, const onnx
     if (groups < 1 || xs.dim[1] != channels * groups || s.dim[0] % groups)
         onnx_refuse(c, "%lld groups of %lld channels, weights for %lld", (long long)groups, (long long)xs.dim[1],
                     (long long)channels);
-    tn_tensor view = onnx_windows_of(x, w, 0);
+    tn_tensor view = onnx_windows_of(x, w, pad);
     v = tn_tensor_shape(view);
     if (v.rank < 0) return view;
     if (grouped) { /* [N,G,C/G,..P..,..K..] and [G,O/G,C/G,..K..] or [G,O/G,..K..,C/G]: one for each group */

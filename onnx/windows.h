@@ -17,6 +17,6 @@ void onnx_windows_read(onnx_call *c, tn_shape x, const int64_t *kernel, onnx_win
 /* x [N,C,..] padded with value, as windows [N,C,..positions..,..offsets..]. */
 tn_tensor onnx_windows_of(tn_tensor x, const onnx_windows *w, double value);
 /* x [N,C,..] with weights [O,C/groups,..], or i32 with filters [O,..,C/groups] (onnx_filters): [N,O,..positions..]. */
-tn_tensor onnx_convolve(onnx_call *c, tn_tensor x, tn_tensor weights, const onnx_windows *w, int64_t groups);
+tn_tensor onnx_convolve(onnx_call *c, tn_tensor x, tn_tensor weights, const onnx_windows *w, int64_t groups, double pad);
 
 #endif

@@ -1,5 +1,6 @@
-"""int8_models.py OUT: models of torchvision and the transformers library with random weights, quantised to 8 bits by ONNX Runtime's
-static quantiser (QDQ form, weights by channel): OUT/resnet50.int8.onnx, mobilenet_v2.int8.onnx, minilm.int8.onnx.
+"""int8_models.py OUT [FILE.onnx...]: models of torchvision and the transformers library with random weights, quantised to 8 bits by ONNX
+Runtime's static quantiser (QDQ form, weights by channel): OUT/resnet50.int8.onnx, mobilenet_v2.int8.onnx, minilm.int8.onnx. With files,
+these instead (of images: those of light_models.py, say), in operator set 13 at least; then neither library is needed.
 
 Activations are u8, weights i8: what x86 multiplies four at a time. Ranges are those of three random inputs."""
 import os
@@ -7,27 +8,31 @@ import sys
 import tempfile
 
 import numpy as np
-import torch
-import torchvision
-import transformers
+import onnx
+import onnx.version_converter
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
-out = sys.argv[1]
+out, *files = sys.argv[1:]
 os.makedirs(out, exist_ok=True)
 random = np.random.default_rng(0)
-torch.manual_seed(0)
 
+if not files:
+    import torch
+    import torchvision
+    import transformers
 
-class Hidden(torch.nn.Module):
-    """The states of the last layer, of token numbers alone."""
+    torch.manual_seed(0)
 
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
+    class Hidden(torch.nn.Module):
+        """The states of the last layer, of token numbers alone."""
 
-    def forward(self, ids):
-        return self.model(ids).last_hidden_state
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids):
+            return self.model(ids).last_hidden_state
 
 
 def warm(model, x):
@@ -65,13 +70,33 @@ def images(make):
     return warm(make(weights=None), lambda: torch.randn(4, 3, 224, 224))
 
 
-for name, model, sample in (("resnet50", lambda: images(torchvision.models.resnet50), image),
-                            ("mobilenet_v2", lambda: images(torchvision.models.mobilenet_v2), image), ("minilm", minilm, tokens)):
+def quantise(plain, path, name, sample):
+    """The ONNX file `plain`, with an input of that name, as `path`."""
     with tempfile.TemporaryDirectory() as folder:
-        plain, ready = os.path.join(folder, "plain.onnx"), os.path.join(folder, "ready.onnx")
-        torch.onnx.export(model(), (torch.from_numpy(sample()),), plain, input_names=["x"], output_names=["y"], dynamo=False)
+        ready = os.path.join(folder, "ready.onnx")
         quant_pre_process(plain, ready, skip_symbolic_shape=True)
-        path = os.path.join(out, name + ".int8.onnx")
-        quantize_static(ready, path, Samples("x", sample), quant_format=QuantFormat.QDQ, per_channel=True,
+        quantize_static(ready, path, Samples(name, sample), quant_format=QuantFormat.QDQ, per_channel=True,
                         activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8)
-        print(path, os.path.getsize(path) >> 20, "MiB")
+    print(path, os.path.getsize(path) >> 20, "MiB")
+
+
+for file in files:
+    model = onnx.load(file)
+    if model.opset_import[0].version < 13:
+        model = onnx.version_converter.convert_version(model, 13)
+    weights = {w.name for w in model.graph.initializer}
+    first = next(i for i in model.graph.input if i.name not in weights)
+    shape = [d.dim_value for d in first.type.tensor_type.shape.dim]
+    with tempfile.TemporaryDirectory() as folder:
+        plain = os.path.join(folder, "plain.onnx")
+        onnx.save(model, plain)
+        quantise(plain, os.path.join(out, os.path.basename(file)[:-5] + ".int8.onnx"), first.name,
+                 lambda shape=shape: random.standard_normal(shape).astype(np.float32))
+
+for name, model, sample in () if files else (("resnet50", lambda: images(torchvision.models.resnet50), image),
+                                             ("mobilenet_v2", lambda: images(torchvision.models.mobilenet_v2), image),
+                                             ("minilm", minilm, tokens)):
+    with tempfile.TemporaryDirectory() as folder:
+        plain = os.path.join(folder, "plain.onnx")
+        torch.onnx.export(model(), (torch.from_numpy(sample()),), plain, input_names=["x"], output_names=["y"], dynamo=False)
+        quantise(plain, os.path.join(out, name + ".int8.onnx"), "x", sample)

@@ -12,10 +12,13 @@ typedef struct conv {
     bool zero_w; /* weights have zero points, one for each output */
 } conv;
 static const conv convs[] = {
-    { 8, 16, 9, 3, 1, 1, 1, 1, 130, false },  { 8, 16, 9, 3, 2, 1, 1, 1, 0, false },  { 16, 20, 7, 1, 1, 0, 1, 1, 131, false },
-    { 16, 20, 11, 1, 2, 0, 1, 1, 0, true },   { 3, 8, 9, 3, 2, 1, 1, 1, 127, false }, { 12, 12, 6, 3, 1, 1, 12, 1, 100, false },
-    { 16, 24, 8, 3, 1, 1, 2, 1, 128, false }, { 5, 7, 10, 3, 1, 2, 1, 2, 99, true },  { 32, 16, 17, 3, 1, 1, 1, 1, 0, false },
-    { 4, 1, 1, 1, 1, 0, 1, 1, 255, true },
+    { 8, 16, 9, 3, 1, 1, 1, 1, 130, false },   { 8, 16, 9, 3, 2, 1, 1, 1, 0, false },
+    { 16, 20, 7, 1, 1, 0, 1, 1, 131, false },  { 16, 20, 11, 1, 2, 0, 1, 1, 0, true },
+    { 3, 8, 9, 3, 2, 1, 1, 1, 127, false },    { 12, 12, 6, 3, 1, 1, 12, 1, 100, false },
+    { 16, 24, 8, 3, 1, 1, 2, 1, 128, false },  { 5, 7, 10, 3, 1, 2, 1, 2, 99, true },
+    { 32, 16, 17, 3, 1, 1, 1, 1, 0, false },   { 4, 1, 1, 1, 1, 0, 1, 1, 255, true },
+    { 16, 16, 17, 3, 2, 1, 16, 1, 90, false }, { 8, 8, 33, 3, 2, 1, 8, 1, 0, true },
+    { 6, 12, 21, 5, 1, 2, 6, 1, 255, false },  { 20, 24, 15, 3, 2, 1, 1, 1, 77, false },
 };
 
 typedef struct data {
@@ -117,7 +120,45 @@ static void test_convolutions(void **state) {
     }
 }
 
+/* Rows times a matrix, with the zero point of the rows known: MatMul, and Gemm with the matrix either way. */
+static void test_products(void **state) {
+    (void)state;
+    enum { M = 5, K = 44, N = 19 };
+    uint64_t seed = 9;
+    static data d;
+    static uint8_t y[M * N];
+    static const conv shape = { .channels = K, .out = N, .size = 1, .kernel = 1, .stride = 1, .groups = 1, .dilation = 1 };
+    for (int form = 0; form < 3; form++) {
+        conv c = shape;
+        c.zero_x = form == 1 ? 0 : 201;
+        fill_case(&c, &d, &seed);
+        array in[] = {
+            { "x", F32, 2, { M, K }, d.plain, M * K * 4, false, false },
+            { "sx", F32, 0, { 0 }, &d.scale_x, 4, true, false },
+            { "zx", U8, 0, { 0 }, &d.zero_x, 1, true, false },
+            { "w", I8, 2, { form == 2 ? N : K, form == 2 ? K : N }, d.w, K * N, true, false },
+            { "sw", F32, 1, { N }, d.scale_w, N * 4, true, false },
+            { "b", F32, 1, { N }, d.bias, N * 4, true, false },
+            { "sy", F32, 0, { 0 }, &d.scale_y, 4, true, false },
+            { "zy", U8, 0, { 0 }, &d.zero_y, 1, true, false },
+        };
+        const char *product = form == 0 ? "MatMul xf wf -> m" : form == 1 ? "Gemm xf wf -> m" : "Gemm xf wf -> m ; transB:i=1";
+        const char *weights = form == 2 ? "DequantizeLinear w sw -> wf ; axis:i=0" : "DequantizeLinear w sw -> wf ; axis:i=1";
+        assert_int_equal(run_model(NODES("QuantizeLinear x sx zx -> xq", "DequantizeLinear xq sx zx -> xf", weights, product,
+                                         "Add m b -> r", "QuantizeLinear r sy zy -> y"),
+                                   in, 8, 17, "y", U8, TN_U8, y, sizeof y),
+                         M * N);
+        for (int i = 0; i < M * N; i++) {
+            int32_t sum = d.bias_steps[i % N];
+            for (int k = 0; k < K; k++) sum += (d.x[i / N * K + k] - d.zero_x) * d.w[form == 2 ? i % N * K + k : k * N + i % N];
+            double v = (double)sum * (double)(d.scale_x * d.scale_w[i % N] / d.scale_y);
+            double want = fmin(fmax(nearbyint(v) + d.zero_y, 0), 255);
+            if (y[i] != want) fail_msg("%s [%d]: %d, expected %g", product, i, y[i], want);
+        }
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_convolutions) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_convolutions), cmocka_unit_test(test_products) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

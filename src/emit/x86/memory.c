@@ -210,6 +210,30 @@ static x86_id masked_load(x86_level level, int64_t stride, int size, int n) {
     return size == 8 ? X86_MASKLOADQ : X86_MASKLOADD;
 }
 
+/* Every second of the bytes that n lanes reach over, widened: two loads, as above. */
+static xval load_every_second_byte(xfn *f, xmem m, int n, bool sign) {
+    static const unsigned char four[16] = { 0, 2, 5, 7 }, eight[16] = { 0, 2, 4, 6, 9, 11, 13, 15 };
+    unsigned char pick[64];
+    if (n == 16) {
+        vreg low = load_every_second_byte(f, m, 8, sign).r;
+        m.disp += 16;
+        vreg high = load_every_second_byte(f, m, 8, sign).r;
+        return (xval){ x86_value(f, (xop){ .op = X86_INSERTF64X4, .vl = 2, .a = low, .b = high, .imm = 1 }), XI32 };
+    }
+    xmem end = m;
+    end.disp += n - 1;
+    for (int i = 0; i < f->vb; i++) pick[i] = (n == 8 ? eight : four)[i % 16];
+    vreg r = word(f, n == 8 ? X86_MOVSD : X86_MOVSS, 0, m, XI32).r;
+    if (n == 8)
+        r = x86_value(f, (xop){ .op = X86_MOVHPS, .a = r, .has_mem = true, .mem = end });
+    else
+        r = x86_value(f, (xop){ .op = X86_PUNPCKLDQ, .a = r, .b = word(f, X86_MOVSS, 0, end, XI32).r });
+    vreg p = x86_const_at(f, x86_pool(f->s, pick, (size_t)f->vb), false, x86_full_vl(f));
+    r = x86_value(f, (xop){ .op = X86_PSHUFB, .a = r, .b = p });
+    uint16_t id = sign ? X86_PMOVSXBD : X86_PMOVZXBD;
+    return (xval){ x86_value(f, (xop){ .op = id, .vl = (uint8_t)x86_vl(XI32, n), .a = r }), XI32 };
+}
+
 /* Lane by lane: strides, masks of single lanes, an index of each lane's own. */
 static xval load_lanes(selector *s, const kins *in, int first, int n) {
     xfn *f = s->f;
@@ -226,6 +250,8 @@ static xval load_lanes(selector *s, const kins *in, int first, int n) {
     x86_id masked = in->n_mask && !own_index ? masked_load(f->level, in->lane_stride, (int)size, n) : X86_NONE;
     uint64_t lanes = ~(uint64_t)0;
     bool known = !in->n_mask || known_lanes(in, first, n, &lanes);
+    if (!own_index && !in->n_mask && size == 1 && in->lane_stride == 2 && n >= 4 && f->level != X86_SSE)
+        return load_every_second_byte(f, m, n, stored == TN_I8);
     if (!own_index && known && !masked && size >= 4) return load_strided(s, stored, m, in->lane_stride * size, n, lanes);
     xlload l = { .stride = in->lane_stride * size, .bytes = (uint8_t)size, .sign = stored == TN_I8 };
     vreg mask = 0, dyn = 0;
