@@ -18,16 +18,17 @@ void tn_nn_lamb(tn_tensor loss, tn_nn_optim_opts opts) {
     if (optim_open(&s, loss, opts, defaults, true, "tn_nn_lamb")) {
         tn_tensor first = optim_correction(&s, s.o.beta1), root = tn_sqrt(optim_correction(&s, s.o.beta2));
         for (int i = 0; i < s.n; i++) {
-            tn_tensor p = s.p[i], d = s.grad[i], m = optim_moment(&s, i, "m"), v = optim_moment(&s, i, "v");
-            tn_tensor next_m = optim_blend(m, s.o.beta1, d, 1 - s.o.beta1);
-            tn_tensor next_v = optim_blend(v, s.o.beta2, tn_mul(d, d), 1 - s.o.beta2);
-            tn_tensor below = tn_add_scalar(tn_div(tn_sqrt(next_v), optim_scalar(p, root)), s.o.eps);
-            tn_tensor r = tn_div(tn_div(next_m, optim_scalar(p, first)), below);
-            if (optim_decay(&s, i) != 0) r = optim_blend(r, 1, p, optim_decay(&s, i));
-            tn_tensor rate = tn_mul(optim_scalar(p, s.rate), trust(p, r));
+            optim_var p = optim_param(&s, i), m = optim_moment(&s, i, "m"), v = optim_moment(&s, i, "v");
+            tn_tensor d = s.grad[i];
+            tn_tensor next_m = optim_blend(m.x, s.o.beta1, d, 1 - s.o.beta1);
+            tn_tensor next_v = optim_blend(v.x, s.o.beta2, tn_mul(d, d), 1 - s.o.beta2);
+            tn_tensor below = tn_add_scalar(tn_div(tn_sqrt(next_v), optim_scalar(p.x, root)), s.o.eps);
+            tn_tensor r = tn_div(tn_div(next_m, optim_scalar(p.x, first)), below);
+            if (optim_decay(&s, i) != 0) r = optim_blend(r, 1, p.x, optim_decay(&s, i));
+            tn_tensor rate = tn_mul(optim_scalar(p.x, s.rate), trust(p.x, r));
             optim_set(&s, m, next_m);
             optim_set(&s, v, next_v);
-            optim_set(&s, p, tn_sub(p, tn_mul(r, rate)));
+            optim_set(&s, p, tn_sub(p.x, tn_mul(r, rate)));
         }
     }
     optim_close(&s);
@@ -41,8 +42,8 @@ static tn_tensor at_least(tn_tensor x, double least) { return tn_max(x, nn_scala
 
 /* The running mean of `value` in a state of its shape: state + (value - state) * share. */
 static tn_tensor running(optim *s, int i, const char *suffix, tn_tensor value, tn_tensor share) {
-    tn_tensor state = optim_state(s, i, suffix, tn_tensor_shape(value));
-    tn_tensor next = tn_add(state, tn_mul(tn_sub(value, state), share));
+    optim_var state = optim_state(s, i, suffix, tn_tensor_shape(value));
+    tn_tensor next = tn_add(state.x, tn_mul(tn_sub(value, state.x), share));
     optim_set(s, state, next);
     return next;
 }
@@ -63,9 +64,10 @@ void tn_nn_adafactor(tn_tensor loss, tn_nn_optim_opts opts) {
         tn_tensor share = tn_pow(s.t, tn_full(s.g, TN_F64, TN_SCALAR, -s.o.beta2));
         tn_tensor rate = tn_min(s.rate, tn_rsqrt(s.t));
         for (int i = 0; i < s.n; i++) {
-            tn_tensor p = s.p[i], v = factored(&s, i, optim_scalar(p, share));
+            optim_var p = optim_param(&s, i);
+            tn_tensor v = factored(&s, i, optim_scalar(p.x, share));
             tn_tensor u = tn_mul(s.grad[i], tn_rsqrt(at_least(v, s.o.eps * s.o.eps)));
-            tn_tensor step = tn_mul(at_least(rms(p), 1e-3), optim_scalar(p, rate));
+            tn_tensor step = tn_mul(at_least(rms(p.x), 1e-3), optim_scalar(p.x, rate));
             step = tn_div(step, at_least(rms(u), 1));
             optim_set(&s, p, tn_sub(optim_decayed(&s, i), tn_mul(u, step)));
         }
@@ -94,21 +96,22 @@ void tn_nn_muon(tn_tensor loss, tn_nn_optim_opts opts) {
     tn_nn_optim_opts defaults = { .lr = 0.02, .momentum = 0.95, .eps = 1e-7, .name = "muon" };
     if (optim_open(&s, loss, opts, defaults, false, "tn_nn_muon"))
         for (int i = 0; i < s.n; i++) {
-            tn_tensor p = s.p[i], d = s.grad[i], m = optim_moment(&s, i, "m");
-            tn_shape shape = tn_tensor_shape(p);
+            optim_var p = optim_param(&s, i), m = optim_moment(&s, i, "m");
+            tn_tensor d = s.grad[i];
+            tn_shape shape = tn_tensor_shape(p.state);
             if (shape.rank != 2) {
                 nn_fail(s.g, TN_ERR_SHAPE,
                         "tn_nn_muon: parameter %s has rank %d; matrices alone have singular values: name them in .params and "
                         "give the others to another optimiser",
-                        tn_tensor_name(p), shape.rank);
+                        tn_tensor_name(p.state), shape.rank);
                 break;
             }
-            tn_tensor next = optim_blend(m, s.o.momentum, d, 1);
+            tn_tensor next = optim_blend(m.x, s.o.momentum, d, 1);
             optim_set(&s, m, next);
             d = opts.nesterov ? optim_blend(d, 1, next, s.o.momentum) : next;
             double ratio = shape.dim[1] > 0 ? (double)shape.dim[0] / (double)shape.dim[1] : 1;
             tn_tensor step = tn_mul_scalar(orthogonal(d, s.o.eps), ratio > 1 ? sqrt(ratio) : 1);
-            optim_set(&s, p, tn_sub(optim_decayed(&s, i), tn_mul(step, optim_scalar(p, s.rate))));
+            optim_set(&s, p, tn_sub(optim_decayed(&s, i), tn_mul(step, optim_scalar(p.x, s.rate))));
         }
     optim_close(&s);
 }

@@ -40,6 +40,21 @@ tn_tensor tn_nn_random_truncated_normal(tn_tensor counter, int64_t stream, tn_sh
     return tn_clamp(tn_mul_scalar(x, sqrt(2)), lo, hi);
 }
 
+/* x is between two neighbours of bf16, whose bits are those of f32 without the lower 16. A random number of 16 bits that is
+ * added to these carries as often as x is near the upper neighbour. An infinity has no lower bits; NaN is left as it is. */
+tn_tensor tn_nn_round_stochastic(tn_tensor x, tn_tensor counter, int64_t stream) {
+    tn_shape s;
+    const char *fn = "tn_nn_round_stochastic";
+    if (!nn_check(x, fn, 0, &s)) return (tn_tensor){ x.graph, 0 };
+    if (tn_tensor_dtype(x) != TN_F32)
+        return nn_fail(x.graph, TN_ERR_DTYPE, "%s: expected f32, which has the bits of bf16 and 16 more, got %s", fn,
+                       tn_dtype_name(tn_tensor_dtype(x)));
+    tn_tensor u = tn_mul_scalar(tn_random_uniform(counter, stream, s), 0x1p16);
+    tn_tensor bits = tn_add(tn_bitcast(x, TN_I32), tn_cast(u, TN_I32));
+    tn_tensor y = tn_bitcast(tn_and(bits, tn_full(x.graph, TN_I32, TN_SCALAR, -0x1p16)), TN_F32);
+    return tn_cast(tn_select(tn_eq(x, x), y, x), TN_BF16);
+}
+
 /* ---- choices ---- */
 
 /* The largest of log p + Gumbel noise is a draw from p; the n largest are n draws without putting back (Gumbel-max). */

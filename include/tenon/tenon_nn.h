@@ -405,6 +405,9 @@ TN_API tn_tensor tn_nn_random_permutation(tn_tensor counter, int64_t stream, int
 TN_API tn_tensor tn_nn_random_gamma(tn_tensor a, tn_tensor counter, int64_t stream);
 TN_API tn_tensor tn_nn_random_beta(tn_tensor a, tn_tensor b, tn_tensor counter, int64_t stream);
 TN_API tn_tensor tn_nn_random_poisson(tn_tensor rate, tn_tensor counter, int64_t stream);
+/* f32[..] as bf16[..]: one of the two neighbours, the upper one as often as x is near it, so that x is the mean (Gupta et al.,
+ * ICML 2015). Beyond the largest finite value it may become infinite. No gradient flows. TN_ERR_DTYPE for other dtypes. */
+TN_API tn_tensor tn_nn_round_stochastic(tn_tensor x, tn_tensor counter /* i64[] */, int64_t stream);
 
 /* ---- optimisers ---------------------------------------------------------------------------------------------------------- */
 /* They add gradients, and updates of the parameters and of the optimiser's own states, to the graph: every run is one training
@@ -433,6 +436,10 @@ typedef struct {
     int decoupled;       /* SGD and Adam; RMSprop and Adagrad never are, the others always */
     int decay_rank;      /* parameters of a lower rank do not decay: 2 spares biases and the scales of norms */
     const char *name;    /* prefix of the optimiser's states; NULL = "sgd", "adam" .. */
+    /* 1: parameters of bf16, and the states that belong to them, are updated in f32 and stored by tn_nn_round_stochastic, by the
+     * number "<name>/step" of updates: steps below half of bf16's spacing are not lost, and no f32 copy is kept. Other dtypes:
+     * as without. */
+    int stochastic;
 } tn_nn_optim_opts;
 typedef tn_nn_optim_opts tn_nn_sgd_opts;
 typedef tn_nn_optim_opts tn_nn_adam_opts;
@@ -538,6 +545,7 @@ static inline tn_tensor *tn_nn_list_at_(tn_tensor *xs, int n, const char *where)
 #define tn_nn_random_permutation(x, ...) (tn_nn_random_permutation)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_random_gamma(x, ...) (tn_nn_random_gamma)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_random_beta(x, ...) (tn_nn_random_beta)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_nn_round_stochastic(x, ...) (tn_nn_round_stochastic)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_random_poisson(x, ...) (tn_nn_random_poisson)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_linear(x, ...) (tn_nn_linear)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_nn_linear_no_bias(x, ...) (tn_nn_linear_no_bias)(tn_at(x, TN_HERE), __VA_ARGS__)

@@ -202,6 +202,127 @@ static void test_optimisers(void **state) {
     follow(tn_nn_muon, (tn_nn_optim_opts){ .nesterov = 1, .weight_decay = 0.1, .n_params = 1 }, muon_rule);
 }
 
+/* ---- bf16 states, rounded at random ---- */
+
+enum { MANY = 4096 };
+static double of_bf16(uint16_t x) {
+    uint32_t bits = (uint32_t)x << 16;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return (double)f;
+}
+static double mean_of_ones(tn_tensor (*grad)(tn_graph *), int stochastic, int steps, double lr) {
+    static uint16_t p[MANY];
+    for (int i = 0; i < MANY; i++) p[i] = 0x3f80;
+    tn_graph *g = tn_graph_new(ctx, "bf16");
+    tn_tensor w = tn_param(g, "w", TN_BF16, TN_DIMS(MANY), p), d = grad(g);
+    tn_nn_sgd(d, (tn_nn_optim_opts){ .params = &w, .grads = &d, .n_params = 1, .lr = lr, .stochastic = stochastic });
+    tn_program *program;
+    tn_session *s;
+    need(tn_compile(g, NULL, &program));
+    need(tn_session_new(program, &s));
+    for (int i = 0; i < steps; i++) need(tn_run(s, NULL, 0));
+    need(tn_session_get(s, "w", p, sizeof p));
+    tn_session_free(s), tn_program_free(program), tn_graph_free(g);
+    double sum = 0;
+    for (int i = 0; i < MANY; i++) sum += of_bf16(p[i]) / MANY;
+    return sum;
+}
+static tn_tensor ones(tn_graph *g) { return tn_full(g, TN_BF16, TN_DIMS(MANY), 1); }
+
+/* Steps of 2^-12 below 1, where the spacing of bf16 is 2^-8: to nearest, nothing ever happens; at random, the mean goes down as
+ * it should. A step goes down with chance 1/16: the variance of a parameter is that of 64 of them, about (64/16) 2^-16. */
+static void test_small_steps(void **state) {
+    (void)state;
+    assert_true(mean_of_ones(ones, 0, 64, 0x1p-12) == 1);
+    double mean = mean_of_ones(ones, 1, 64, 0x1p-12), error = 6 * sqrt(4 * 0x1p-16 / MANY);
+    if (!(fabs(mean - (1 - 64 * 0x1p-12)) < error)) fail_msg("mean %g, not %g", mean, 1 - 64 * 0x1p-12);
+}
+
+static uint16_t down(double x) { /* the neighbour of bf16 towards 0 */
+    float f = (float)x;
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return (uint16_t)(bits >> 16);
+}
+
+/* AdamW, with decay and a condition: each state is one of the two neighbours of what double computes from the states before. */
+static void test_stochastic_adam(void **state) {
+    (void)state;
+    static uint16_t before[3][MANY], after[3][MANY];
+    static float d[MANY];
+    static const char *const names[] = { "w", "w/adam/m", "w/adam/v" };
+    rng r = rng_make(9);
+    for (int i = 0; i < MANY; i++)
+        before[0][i] = down(rng_range(&r, 0.5, 2) * (i % 2 ? 1 : -1)), d[i] = (float)rng_range(&r, -1, 1);
+    tn_graph *g = tn_graph_new(ctx, "adam");
+    tn_tensor w = tn_param(g, "w", TN_BF16, TN_DIMS(MANY), before[0]), dw = tn_input(g, "d", TN_F32, TN_DIMS(MANY));
+    tn_tensor when = tn_ne(tn_input(g, "when", TN_I32, TN_SCALAR), tn_full(g, TN_I32, TN_SCALAR, 0));
+    tn_nn_adam(dw, (tn_nn_optim_opts){ .params = &w,
+                                       .grads = &dw,
+                                       .n_params = 1,
+                                       .lr = 0.01,
+                                       .weight_decay = 0.1,
+                                       .decoupled = 1,
+                                       .when = when,
+                                       .stochastic = 1 });
+    tn_program *program;
+    tn_session *s;
+    need(tn_compile(g, NULL, &program));
+    need(tn_session_new(program, &s));
+    int upper = 0, steps = 0;
+    for (int run = 0; run < 4; run++) {
+        int32_t flag = run != 2;
+        need(tn_run(s, TN_BIND({ "d", d }, { "when", &flag })));
+        for (int k = 0; k < 3; k++) need(tn_session_get(s, names[k], after[k], sizeof after[k]));
+        steps += flag;
+        for (int i = 0; i < MANY; i++) {
+            double p = of_bf16(before[0][i]), m = of_bf16(before[1][i]), v = of_bf16(before[2][i]), x = (double)d[i];
+            double want[3] = { p, 0.9 * m + 0.1 * x, 0.999 * v + 0.001 * x * x };
+            double root = sqrt(want[2] / (1 - pow(0.999, steps))), rate = 0.01 / (1 - pow(0.9, steps));
+            want[0] = p * (1 - 0.01 * 0.1) - rate * want[1] / (root + 1e-8);
+            for (int k = 0; k < 3; k++) {
+                double got = of_bf16(after[k][i]), lo = of_bf16(down(want[k])), hi = of_bf16((uint16_t)(down(want[k]) + 1));
+                double slack = 1e-5 * fabs(want[k]); /* f32 may end at the other side of a number of bf16 */
+                if (!flag && after[k][i] != before[k][i]) fail_msg("run %d: %s[%d] changed", run, names[k], i);
+                if (flag && !(fabs(got - lo) <= slack || fabs(got - hi) <= slack || fabs(got - want[k]) <= slack))
+                    fail_msg("run %d: %s[%d] is %g, neither %g nor %g", run, names[k], i, got, lo, hi);
+                upper += flag && fabs(got - hi) <= slack;
+            }
+        }
+        memcpy(before, after, sizeof before);
+    }
+    assert_true(upper > 3 * 3 * MANY * 0.4 && upper < 3 * 3 * MANY * 0.6);
+    tn_session_free(s), tn_program_free(program), tn_graph_free(g);
+}
+
+/* The others accept it too, and store bf16. */
+static void test_stochastic_others(void **state) {
+    (void)state;
+    void (*const all[])(tn_tensor, tn_nn_optim_opts) = { tn_nn_sgd,  tn_nn_rmsprop, tn_nn_adagrad, tn_nn_adafactor,
+                                                         tn_nn_lion, tn_nn_lamb,    tn_nn_muon };
+    for (int i = 0; i < (int)(sizeof all / sizeof *all); i++) {
+        uint16_t w0[N], w1[N], again[N];
+        float d[N];
+        for (int k = 0; k < N; k++) w0[k] = 0x3f80, d[k] = (float)(k % 5 - 2) / 8;
+        for (int round = 0; round < 2; round++) {
+            tn_graph *g = tn_graph_new(ctx, "any");
+            tn_tensor w = tn_param(g, "w", TN_BF16, TN_DIMS(ROWS, COLUMNS), w0),
+                      dw = tn_input(g, "d", TN_F32, TN_DIMS(ROWS, COLUMNS));
+            all[i](dw, (tn_nn_optim_opts){ .params = &w, .grads = &dw, .n_params = 1, .momentum = 0.5, .stochastic = 1 });
+            tn_program *program;
+            tn_session *s;
+            need(tn_compile(g, NULL, &program));
+            need(tn_session_new(program, &s));
+            for (int run = 0; run < 8; run++) need(tn_run(s, TN_BIND({ "d", d })));
+            need(tn_session_get(s, "w", round ? again : w1, sizeof w1));
+            tn_session_free(s), tn_program_free(program), tn_graph_free(g);
+        }
+        if (memcmp(w1, again, sizeof w1)) fail_msg("optimiser %d: other bits in a second session", i);
+        if (!memcmp(w0, w1, sizeof w1)) fail_msg("optimiser %d: nothing was learned", i);
+    }
+}
+
 /* ---- gradients ---- */
 
 static void test_clip(void **state) {
@@ -363,9 +484,15 @@ static int close_ctx(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_optimisers), cmocka_unit_test(test_clip),
-                                        cmocka_unit_test(test_accumulate), cmocka_unit_test(test_loss_scale),
-                                        cmocka_unit_test(test_ema),        cmocka_unit_test(test_rates),
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_optimisers),
+                                        cmocka_unit_test(test_clip),
+                                        cmocka_unit_test(test_accumulate),
+                                        cmocka_unit_test(test_loss_scale),
+                                        cmocka_unit_test(test_ema),
+                                        cmocka_unit_test(test_rates),
+                                        cmocka_unit_test(test_small_steps),
+                                        cmocka_unit_test(test_stochastic_adam),
+                                        cmocka_unit_test(test_stochastic_others),
                                         cmocka_unit_test(test_wrong) };
     return cmocka_run_group_tests(tests, open_ctx, close_ctx);
 }

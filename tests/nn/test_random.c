@@ -14,6 +14,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { N = 1 << 16 };
 
@@ -204,6 +205,47 @@ static void test_poisson(void **state) {
 }
 
 /* Equal arguments give equal samples, others others; halves and f64 as parameters; sizes of 0; what is wrong. */
+static float of_bits(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* A value between the neighbours lo and lo + 2^16 of bf16, by its bits: the upper one comes as often as the value is near it.
+ */
+static void test_round_stochastic(void **state) {
+    (void)state;
+    static const uint32_t bits[] = {
+        0x3f800000, 0x3f800001, 0x3f804000, 0x3f80ffff, 0x3fffc000, /* 1; between 1 and its neighbour; up to 2 */
+        0xbf812345, 0xc2f78000, 0x00001234, 0x80008000,             /* below 0; denormal */
+        0x7f7f8000,                                                 /* the largest finite one, or infinity */
+        0x7f800000, 0xff800000, 0x00000000, 0x80000000,             /* infinities, zeros */
+    };
+    for (int i = 0; i < (int)(sizeof bits / sizeof *bits); i++) {
+        world w = world_new();
+        tn_tensor in = tn_cast(tn_full(w.g, TN_I32, TN_DIMS(N), (double)(int32_t)bits[i]), TN_I32);
+        tn_tensor y = tn_nn_round_stochastic(tn_bitcast(in, TN_F32), w.counter, 60 + i);
+        if (tn_tensor_dtype(y) != TN_BF16) fail_msg("%s", tn_ctx_error(w.ctx));
+        uint16_t *x = sample_of(&w, y, 3);
+        uint32_t lo = bits[i] >> 16, part = bits[i] & 0xffff;
+        int64_t upper = 0;
+        for (int64_t k = 0; k < N; k++) {
+            if (x[k] != lo && (!part || x[k] != lo + 1)) fail_msg("%08x gave %04x", bits[i], x[k]);
+            upper += x[k] != lo;
+        }
+        expect_share("round_stochastic", upper, N, part / 65536.0);
+        free(x);
+    }
+    world w = world_new();
+    uint16_t *x = sample_of(&w, tn_nn_round_stochastic(tn_full(w.g, TN_F32, TN_DIMS(N), NAN), w.counter, 1), 3);
+    for (int64_t k = 0; k < N; k++) assert_true(isnan((double)of_bits((uint32_t)x[k] << 16)));
+    free(x);
+    w = world_new();
+    assert_int_equal(tn_nn_round_stochastic(tn_full(w.g, TN_F64, TN_DIMS(3), 1), w.counter, 1).id, 0);
+    assert_non_null(strstr(tn_ctx_error(w.ctx), "expected f32"));
+    tn_graph_free(w.g), tn_ctx_free(w.ctx);
+}
+
 static void test_arguments(void **state) {
     (void)state;
     float *x[4];
@@ -237,7 +279,8 @@ int main(void) {
         cmocka_unit_test(test_exponential), cmocka_unit_test(test_truncated_normal),
         cmocka_unit_test(test_categorical), cmocka_unit_test(test_permutation),
         cmocka_unit_test(test_gamma),       cmocka_unit_test(test_beta),
-        cmocka_unit_test(test_poisson),     cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_poisson),     cmocka_unit_test(test_round_stochastic),
+        cmocka_unit_test(test_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
