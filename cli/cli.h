@@ -75,6 +75,7 @@ tn_compile_opts cli_compile_opts(const cli *c); /* --mode --fusion --threads --n
 #define CLI_COMPILE_OPTIONS                                                                                                    \
     { "mode", 'm', "MODE", "immediate, graph, compiled (default) or loop" },                                                   \
         { "schedule", 0, "FILE", "kernels that it names run as its steps say (emit --target=schedule prints some)" },          \
+        { "memory-limit", 0, "MIB", "what a program and its session may have; values are computed again to keep within it" },  \
         CLI_LEVEL_OPTIONS
 #define CLI_LEVEL_OPTIONS                                                                                                      \
     { "fusion", 'f', "LEVEL", "0 none, 1 pairs, 2 elementwise and reductions, 3 by cost; default: the mode's own" },           \

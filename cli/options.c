@@ -200,6 +200,7 @@ tn_compile_opts cli_compile_opts(const cli *c) {
     o.no_cache = cli_flag(c, "no-cache");
     o.no_passes = cli_flag(c, "no-passes");
     o.check = cli_flag(c, "check");
+    o.memory_limit = (uint64_t)cli_int(c, "memory-limit", 0, 0, INT32_MAX) << 20;
     o.device = cli_device(c);
     o.schedule = c->schedule;
     return o;

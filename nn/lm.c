@@ -217,6 +217,11 @@ static tn_tensor llama_block(lm *m, tn_tensor x) {
     return tn_add(x, dropout(m, linear(m, tn_mul(gate, up), w, "mlp.down_proj", added), "mlp"));
 }
 
+static void block(tn_graph *g, void *m, const tn_tensor *in, tn_tensor *out) {
+    (void)g;
+    out[0] = (((lm *)m)->o.kind == TN_NN_LLAMA ? llama_block : gpt2_block)(m, in[0]);
+}
+
 /* ---- models ---------------------------------------------------------------------------------------------------------- */
 
 static bool check_sizes(lm *m, tn_tensor tokens) {
@@ -299,7 +304,13 @@ static tn_tensor model(lm *m, tn_tensor tokens) {
         x = tn_add(x, p);
     }
     x = dropout(m, x, "embed");
-    for (m->layer = 0; m->layer < (int)m->o.layers && x.id; m->layer++) x = llama ? llama_block(m, x) : gpt2_block(m, x);
+    for (m->layer = 0; m->layer < (int)m->o.layers && x.id; m->layer++) {
+        tn_tensor in = x;
+        if (m->o.recompute)
+            tn_checkpoint(m->g, block, m, &in, &x);
+        else
+            block(m->g, m, &in, &x);
+    }
     m->layer = -1;
     if (!x.id) return x;
     x = norm(m, x, llama ? "model.norm" : "ln_f");

@@ -255,6 +255,7 @@ static const element_row elements[] = {
     { "softplus", "Softplus", NULL },
     { "not", "Not", NULL },
     { "stop_gradient", NULL, same_of },
+    { "again", NULL, same_of },
     { "add", "Add", NULL },
     { "sub", "Sub", NULL },
     { "mul", "Mul", NULL },

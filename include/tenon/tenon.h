@@ -478,6 +478,12 @@ TN_API tn_function *tn_function_new(tn_graph *g, const tn_tensor *like, int n, t
  * Graphs have the function's ops once a call; kernels that are alike have code once. Immediate graphs call the body. */
 TN_API tn_tensor tn_call(tn_graph *g, const tn_function *f, const tn_tensor *in, tn_tensor *out);
 
+/* body(g, ud, in, out) once, as part of the graph, whose values gradients compute again instead of keeping them from the first
+ * time: what tn_grad needs of them it makes from what the body reads of outside, as late as it can. So a run holds less at once
+ * and takes longer, by the body's work at most; gradients are those without, within rounding. A body inside of a body belongs
+ * to the outer one; inside of loops see tn_scan_opts.recompute. The body may make parameters; it writes its results to out. */
+TN_API void tn_checkpoint(tn_graph *g, tn_body body, void *ud, const tn_tensor *in, tn_tensor *out);
+
 /* An attribute of tn_op. A list of whole numbers is (ints, n); one whole number, a bool and a dtype are lists of one. */
 typedef struct {
     const char *name;
@@ -527,8 +533,14 @@ typedef struct {
      * "schedule") has it. Kernels that it does not name run as the recipes say; NULL (default): all do. TN_ERR_INVAL where a
      * step is not possible: the message says which, and why. The text is not needed after tn_compile. */
     const char *schedule;
+    /* Bytes that the program and a session of it may have: temporaries, states and constants; inputs and outputs are the
+     * caller's. Where it needs more, it keeps fewer values and computes them again for those that read them late, such as
+     * gradients: those first that cost the least time a byte. The text "explain" says how many, and what they cost.
+     * TN_ERR_NOMEM with what it needs where that does not suffice. 0 (default): no limit. */
+    uint64_t memory_limit;
 } tn_compile_opts;
-#define TN_COMPILE_DEFAULTS TN_VALUE_(tn_compile_opts, sizeof(tn_compile_opts), TN_MODE_COMPILED, -1, 0, 0, 0, 0, "cpu", NULL)
+#define TN_COMPILE_DEFAULTS                                                                                                    \
+    TN_VALUE_(tn_compile_opts, sizeof(tn_compile_opts), TN_MODE_COMPILED, -1, 0, 0, 0, 0, "cpu", NULL, 0)
 
 typedef struct tn_program tn_program;
 typedef struct tn_session tn_session;

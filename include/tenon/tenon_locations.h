@@ -100,6 +100,7 @@ static inline tn_tensor tn_einsum_at_(const char *where, const char *spec, const
 #define tn_while(g, ...) (tn_while)(tn_graph_at_(g, TN_HERE), __VA_ARGS__)
 #define tn_scan(g, ...) (tn_scan)(tn_graph_at_(g, TN_HERE), __VA_ARGS__)
 #define tn_function_new(g, ...) (tn_function_new)(tn_graph_at_(g, TN_HERE), __VA_ARGS__)
+#define tn_checkpoint(g, ...) (tn_checkpoint)(tn_graph_at_(g, TN_HERE), __VA_ARGS__)
 #define tn_call(g, ...) (tn_call)(tn_graph_at_(g, TN_HERE), __VA_ARGS__)
 #define tn_op(g, ...) (tn_op)(tn_graph_at_(g, TN_HERE), __VA_ARGS__)
 #endif

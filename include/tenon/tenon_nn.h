@@ -275,6 +275,7 @@ typedef struct {
     /* The same without groups: matrices and the table of tokens are states of TN_F16 or TN_BF16, which contractions widen where
      * they read them: a token moves half of the bytes. TN_F32 = f32 parameters. */
     tn_dtype weights;
+    int recompute; /* 1: gradients compute each block again, from what goes into it (tn_checkpoint) */
 } tn_nn_lm_opts;
 /* The logits of what follows each token: f[B,T,vocab], where T is at most opts.positions. Token ids must be below vocab (as in
  * tn_gather they are clamped). */
@@ -436,9 +437,9 @@ typedef struct {
     int decoupled;       /* SGD and Adam; RMSprop and Adagrad never are, the others always */
     int decay_rank;      /* parameters of a lower rank do not decay: 2 spares biases and the scales of norms */
     const char *name;    /* prefix of the optimiser's states; NULL = "sgd", "adam" .. */
-    /* 1: parameters of bf16, and the states that belong to them, are updated in f32 and stored by tn_nn_round_stochastic, by the
-     * number "<name>/step" of updates: steps below half of bf16's spacing are not lost, and no f32 copy is kept. Other dtypes:
-     * as without. */
+    /* 1: parameters of bf16, and the states that belong to them, are updated in f32 and stored by tn_nn_round_stochastic, by
+     * the number "<name>/step" of updates: steps below half of bf16's spacing are not lost, and no f32 copy is kept. Other
+     * dtypes: as without. */
     int stochastic;
 } tn_nn_optim_opts;
 typedef tn_nn_optim_opts tn_nn_sgd_opts;

@@ -1,4 +1,5 @@
-/* function.c - tn_function_new, tn_call: a body that is built once and called with other operands.
+/* function.c - tn_function_new, tn_call: a body that is built once and called with other operands; tn_checkpoint: a body that
+ * is noted (grad/checkpoint.c).
  *
  * In: a function that builds the body, operands of each call. Out: the body's values again, with the operands in place of its
  * parameters. The body itself is a region that no op has: it goes when the graph is compacted. Its constants and what it takes
@@ -91,4 +92,19 @@ tn_tensor(tn_call)(tn_graph *g, const tn_function *f, const tn_tensor *in, tn_te
         api_build(g, &(call){ .name = name, .in = in, .n_in = f->n_in }, build_call, &c);
     for (int i = 0; i < f->n_out && g->err.code; i++) out[i] = (tn_tensor){ g, 0 };
     return out[0];
+}
+
+static val build_checkpoint(graph *g, const val *in, void *args) {
+    (void)in;
+    checkpoint c = { *(const val *)args, (val)g->nodes.n };
+    VEC_PUSH(g->a, &g->checkpoints, c);
+    return 0;
+}
+
+void(tn_checkpoint)(tn_graph *g, tn_body body, void *ud, const tn_tensor *in, tn_tensor *out) {
+    static const char name[] = "tn_checkpoint";
+    if (!g || api_refuse(g, name, !body || !out, "body or out is NULL")) return;
+    val first = (val)g->ir->nodes.n;
+    body(g, ud, in, out);
+    if (!g->immediate && !g->err.code) api_build(g, &(call){ .name = name }, build_checkpoint, &first);
 }

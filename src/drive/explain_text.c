@@ -29,6 +29,12 @@ static void print_head(const explain *x, str *out) {
     str_addf(out, " (each op on its own: read %.1f, written %.1f)\n", kib(p->unfused_read), kib(p->unfused_written));
     str_addf(out, "temporaries: %.1f KiB planned, lower bound %.1f KiB; states %.1f KiB; constants %.1f KiB\n",
              kib(s->arena_bytes), kib(s->arena_bound), kib(s->state_bytes), kib((uint64_t)p->const_bytes));
+    if (p->again.n)
+        str_addf(out,
+                 "within the memory limit of %.1f KiB: %d values are computed again, %.1f %% more arithmetic; temporaries "
+                 "would be %.1f KiB\n",
+                 kib(x->program->opts.memory_limit), p->again.n,
+                 100 * ((double)s->flops / (double)(p->again.flops + !p->again.flops) - 1), kib((uint64_t)p->again.temp_bytes));
     str_addf(out, "memory: %.1f KiB of the program, which its sessions share; %.1f KiB of each session, %.1f of them scratch\n",
              kib(x->program_bytes), kib(x->session_bytes), kib(x->program->scratch));
     for (int i = 0; i < x->n_unused; i++) {

@@ -16,6 +16,8 @@ tn_status drive_resolve(tn_ctx *ctx, const tn_compile_opts *opts, tn_compile_opt
         return err_set(&ctx->err, TN_ERR_INVAL, "fusion level %d; levels are 0 to 3, and -1 for the mode's own", out->fusion);
     if (out->schedule && out->mode == TN_MODE_IMMEDIATE)
         return err_set(&ctx->err, TN_ERR_UNSUPPORTED, "tn_compile_opts.schedule: in immediate mode kernels have no names yet");
+    if (out->memory_limit && out->mode == TN_MODE_IMMEDIATE)
+        return err_set(&ctx->err, TN_ERR_UNSUPPORTED, "tn_compile_opts.memory_limit: in immediate mode no memory is planned");
     if (out->threads < 0 || out->threads > 1024)
         return err_set(&ctx->err, TN_ERR_INVAL, "%d threads; 0 (all) to 1024 are possible", out->threads);
     if (out->fusion < 0) out->fusion = out->mode == TN_MODE_COMPILED || out->mode == TN_MODE_LOOP ? 3 : 0;

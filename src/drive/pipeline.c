@@ -2,6 +2,7 @@
  * the arena. */
 #include "drive/drive.h"
 #include "emit/emit.h"
+#include "machine/cost.h"
 #include "recipe/recipe.h"
 #include "sched/fusion.h"
 #include "mem/mem.h"
@@ -142,9 +143,7 @@ static int64_t local_bytes(const target *t) { /* a thread block also combines su
     return t->kind == TARGET_CPU ? MACHINE_LOCAL_BYTES : t->shared_bytes - 16 * t->block_threads;
 }
 
-plan *pipeline_run(const graph *src, arena *a, const tn_compile_opts *opts, const target *t) {
-    graph *g = graph_clone(src, a, src->a != a, NULL);
-    pipeline_passes(g, a, opts, t, NULL);
+static plan *plan_graph(graph *g, arena *a, const tn_compile_opts *opts, const target *t) {
     plan *p = sched_plan(
         g, a,
         &(sched_opts){ .fusion = opts->fusion, .local_bytes = local_bytes(t), .rows_only = t->kind == TARGET_GPU, .t = t });
@@ -169,4 +168,64 @@ plan *pipeline_run(const graph *src, arena *a, const tn_compile_opts *opts, cons
     if (t->kind == TARGET_GPU) mem_block_barriers(p);
     if (opts->check) check_plan(p);
     return p;
+}
+
+/* ---- within a limit of memory ---- */
+
+enum { MOST_ROUNDS = 12 }; /* of which each comes nearer to the limit */
+
+static int64_t kept_bytes(const plan *p) { return p->state_bytes + p->shared_bytes + p->const_bytes; }
+
+static uint64_t work_of(const plan *p) {
+    uint64_t flops = 0;
+    for (int i = 0; i < p->kernels.n; i++) flops += (uint64_t)p->kernels.at[i].k->flops;
+    return flops;
+}
+
+/* The plan after some of p's values are computed again, or NULL. */
+static plan *plan_again(const plan *p, int64_t aim, arena *a, const tn_compile_opts *opts, const target *t) {
+    machine m = machine_of(t);
+    cost *costs = ARENA_ARRAY(a, cost, p->kernels.n + 1);
+    double *ns = ARENA_ARRAY(a, double, p->kernels.n + 1);
+    graph *g = graph_clone(p->g, a, false, NULL);
+    cost_plan(p, &m, a, costs);
+    for (int i = 0; i < p->kernels.n; i++) ns[i] = costs[i].ns;
+    int n = mem_recompute(p, g, ns, aim);
+    if (!n) return NULL;
+    graph_compact(g);
+    plan *next = plan_graph(g, a, opts, t);
+    next->again = p->again, next->again.n += n;
+    return next;
+}
+
+static plan *keep_within(plan *p, arena *a, const tn_compile_opts *opts, const target *t) {
+    int64_t limit = opts->memory_limit > INT64_MAX ? INT64_MAX : (int64_t)opts->memory_limit, goal = limit - kept_bytes(p);
+    p->again.temp_bytes = p->temp_bytes, p->again.flops = work_of(p);
+    plan *best = p;
+    int64_t aim = goal - (p->temp_bytes - p->temp_bound);
+    for (int round = 0; round < MOST_ROUNDS && best->temp_bytes > goal; round++) {
+        plan *next = plan_again(best, aim, a, opts, t);
+        if (!next) break;
+        if (next->temp_bytes < best->temp_bytes) {
+            best = next;
+            aim = goal - (best->temp_bytes - best->temp_bound);
+        } else {
+            aim = (aim + best->temp_bound) / 2; /* too much at once */
+        }
+    }
+    if (best->temp_bytes + kept_bytes(best) <= limit) return best;
+    guard_fail(
+        a->gd, TN_ERR_NOMEM,
+        "memory_limit is %lld bytes; needed are %lld (temporaries %lld, states %lld, constants %lld), and %lld when %d values "
+        "are computed again: allow more, or use smaller batches",
+        (long long)limit, (long long)(p->temp_bytes + kept_bytes(p)), (long long)p->temp_bytes,
+        (long long)(p->state_bytes + p->shared_bytes), (long long)p->const_bytes,
+        (long long)(best->temp_bytes + kept_bytes(best)), best->again.n);
+}
+
+plan *pipeline_run(const graph *src, arena *a, const tn_compile_opts *opts, const target *t) {
+    graph *g = graph_clone(src, a, src->a != a, NULL);
+    pipeline_passes(g, a, opts, t, NULL);
+    plan *p = plan_graph(g, a, opts, t);
+    return opts->memory_limit ? keep_within(p, a, opts, t) : p;
 }

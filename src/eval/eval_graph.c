@@ -212,6 +212,8 @@ static bool move_source(const node *n, const node *x, const int64_t *c, int64_t 
     const int64_t *at = n->attr;
     for (int d = 0; d < x->rank; d++) s[d] = c[d]; /* a window's result starts with the operand's axes */
     switch (n->op) {
+    case OP_again:
+        return true;
     case OP_permute:
         for (int d = 0; d < n->rank; d++) s[at[d]] = c[d];
         return true;

@@ -115,7 +115,7 @@ static slot_kind slot_kind_of(op_code op, int slot) {
     default:
         break;
     }
-    if (op == OP_bitcast) return SLOT_ZERO;
+    if (op == OP_bitcast || (op == OP_again && slot)) return SLOT_ZERO;
     if (!op_is_elementwise(op) || slot >= 3) return SLOT_FLOWS;
     const char *text = rule_text[op][slot];
     return strcmp(text, "ZERO") == 0 ? SLOT_ZERO : strcmp(text, "NOGRAD") == 0 ? SLOT_NONE : SLOT_FLOWS;
@@ -240,6 +240,8 @@ static val grad_move(graph *g, const node *n, val G) {
         return grad_slice(g, n, G);
     case OP_flip:
         return graph_flip(g, G, (uint64_t)n->attr[0]);
+    case OP_again:
+        return G;
     default: /* window */
         windows_of(n, w);
         return graph_fold(g, G, w, (int)n->attr[0], x.dims);
@@ -451,6 +453,9 @@ static void visit(grad_ctx *c, val v) {
     if (c->position[v]) no_gradient(g, c->position[v]);
     g->here = n.where; /* errors in a rule and the new nodes point to the op that they come from */
     if (grad_visit_control(c, v)) return;
+    node again = n;
+    val o = v;
+    grad_visit_checkpoint(c, &again, &o);
     for (int slot = 0; slot < n.n_in; slot++) {
         val x = n.in[slot];
         if (!c->active[x]) continue;
@@ -458,7 +463,7 @@ static void visit(grad_ctx *c, val v) {
         if (kind == SLOT_ZERO) continue;
         if (kind == SLOT_NONE) no_gradient(g, v);
         check_static(g, x);
-        grad_add(c, x, grad_operand(g, &n, v, slot, c->adj[v]));
+        grad_add(c, x, grad_operand(g, &again, o, slot, c->adj[v]));
     }
 }
 

@@ -425,6 +425,7 @@ static void rebuild_uses(graph *g) {
 
 void graph_compact(graph *g) {
     int n_old = g->nodes.n;
+    g->checkpoints.n = 0;
     size_t need = 5 * (size_t)n_old;
     if ((size_t)g->work.cap < need) {
         if (need * 2 > INT32_MAX) guard_fail(g->a->gd, TN_ERR_UNSUPPORTED, "the graph has too many nodes");

@@ -107,6 +107,10 @@ typedef struct region { /* body of a CTRL op: nodes with node.region = its index
     int n_results;
 } region;
 
+typedef struct checkpoint { /* values that are computed again for gradients: from first on, before end */
+    val first, end;
+} checkpoint;
+
 typedef struct name_table { /* of open addresses: index into the list + 1 */
     int32_t *at;
     uint64_t mask;
@@ -120,12 +124,13 @@ typedef struct graph {
     VEC(use) uses;
     VEC(val) inputs; /* inputs, then states mixed, in declaration order */
     VEC(output) outputs;
-    exts *params;        /* symbolic dims and expressions of them; NULL: all dims are literals */
-    VEC(region) regions; /* regions.at[0] is the graph itself, empty */
-    uint32_t free_use;   /* list of recycled use records */
-    const char *here;    /* place of the builder call in progress, for node.where */
-    int current;         /* region of new nodes without operands that name none: of the body that is being built or rewritten */
-    node *spare;         /* [spare_cap] what nodes.at was before the last move of graph_compact, for the next one */
+    exts *params;                /* symbolic dims and expressions of them; NULL: all dims are literals */
+    VEC(region) regions;         /* regions.at[0] is the graph itself, empty */
+    VEC(checkpoint) checkpoints; /* in the order in which they end; forgotten when the graph is compacted */
+    uint32_t free_use;           /* list of recycled use records */
+    const char *here;            /* place of the builder call in progress, for node.where */
+    int current; /* region of new nodes without operands that name none: of the body that is being built or rewritten */
+    node *spare; /* [spare_cap] what nodes.at was before the last move of graph_compact, for the next one */
     int spare_cap;
     name_table input_names, output_names;
     VEC(uint32_t) work; /* scratch of graph_compact, kept so that compacting again and again does not grow the arena */
@@ -180,6 +185,7 @@ val graph_broadcast(graph *g, val x, int rank, const int64_t *dims); /* NumPy ru
 val graph_pad(graph *g, val x, const int64_t *before, const int64_t *after, double value);
 val graph_slice(graph *g, val x, const int64_t *start, const int64_t *count, const int64_t *step);
 val graph_flip(graph *g, val x, uint64_t axes);
+val graph_again(graph *g, val x, val after);
 typedef struct window_axis {
     int64_t axis, size, stride, dilation;
 } window_axis;

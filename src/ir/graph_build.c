@@ -104,6 +104,8 @@ val graph_flip(graph *g, val x, uint64_t axes) {
     return axes ? add_in(g, OP_flip, &x, 1, &attr, 1) : x;
 }
 
+val graph_again(graph *g, val x, val after) { return add_in(g, OP_again, (val[]){ x, after }, 2, NULL, 0); }
+
 /* n, n x (axis, size, stride, dilation); returns the number of values. */
 static int window_attr(graph *g, const window_axis *w, int n, int64_t *out /* [1 + 4 * TN_MAX_RANK] */) {
     if (n < 0 || n > TN_MAX_RANK) guard_fail(g->a->gd, TN_ERR_SHAPE, "a window over %d axes; at most %d", n, TN_MAX_RANK);

@@ -408,6 +408,10 @@ static const char *infer_fold(rule *r) {
 
 static const char *infer_move(rule *r) {
     switch (r->s->op) {
+    case OP_again:
+        TRY(check_attr(r, 0));
+        result_like(r, operand(r, 0));
+        return NULL;
     case OP_reshape:
         return infer_reshape(r);
     case OP_permute:

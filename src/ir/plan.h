@@ -147,6 +147,11 @@ typedef struct plan {
     int64_t state_bytes, shared_bytes, const_bytes;
     int n_windows;
     uint64_t unfused_read, unfused_written; /* traffic if every op were its own kernel */
+    struct {
+        int n;              /* values that are computed again so that memory keeps within a limit */
+        int64_t temp_bytes; /* without that, and the work */
+        uint64_t flops;
+    } again;
 } plan;
 
 static inline int plan_slots(const plan *p) { return SLOT_IO + p->io.n + p->n_windows; }

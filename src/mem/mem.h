@@ -23,6 +23,10 @@ void mem_steps(plan *p, bool many, bool overlap);
 void mem_pack(plan *p, int64_t roomy);
 /* Its first part: the places of constants that a kernel uses; the others become empty. */
 void mem_constants(plan *p);
+/* recompute.c: in g, which has the values of p.g under their ids, values are computed again for their late readers until the
+ * plan of g is likely to need no more than `aim` bytes of temporaries, or nothing helps any more. Returns how many; 0: g is as
+ * it was. ns: [kernels] what each takes. Where a run decides what is launched, none. */
+int mem_recompute(const plan *p, graph *g, const double *ns, int64_t aim);
 /* barrier.c: pkernel.barrier, for runs with that many threads. After everything else. */
 void mem_barriers(plan *p, int threads);
 /* block_barriers.c: barriers inside kernels of GPUs that keep no two threads apart go. After mem_pack. */

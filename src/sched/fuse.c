@@ -35,6 +35,7 @@ static void reading_groups(sched *s, val v) {
         }
         val user = s->g->uses.at[u - 1].user;
         open.at[open.n - 1] = s->g->uses.at[u - 1].next;
+        if (graph_get(s->g, user)->op == OP_again && s->g->uses.at[u - 1].slot) continue; /* which reads nothing of v */
         if (s->place[user] == PLACE_EVERYWHERE || s->place[user] == PLACE_ALIAS) {
             if (sched_mark(&s->values, user)) VEC_PUSH(s->scratch, &open, graph_get(s->g, user)->first_use);
         } else if (s->group_of[user] >= 0 && sched_mark(&s->of_groups, (uint32_t)s->group_of[user])) {
@@ -369,7 +370,8 @@ static void place_value(sched *s, val v) {
         place_parts(s, v);
         return;
     }
-    if (n->op == OP_reshape && (!graph_is_output(s->g, v) || is_output_view(s, v))) { /* the same bytes under another name */
+    if ((n->op == OP_reshape && (!graph_is_output(s->g, v) || is_output_view(s, v))) ||
+        (n->op == OP_again && !graph_is_output(s->g, v))) { /* the same bytes under another name */
         s->place[v] = PLACE_ALIAS;
         if (s->place[n->in[0]] == PLACE_NONE)
             s->materialised[n->in[0]] = "its bytes are also those of a view that is read from memory";

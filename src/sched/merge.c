@@ -55,11 +55,14 @@ void sched_reads(sched *s, int gi, val_list *out) {
         const node *n = graph_get(s->g, v);
         if (!sched_mark(&s->values, v)) continue;
         bool root = s->place[v] == PLACE_ROOT && s->group_of[v] == gi;
-        if (root || sched_inside(s, gi, v)) {
+        /* What another kernel computes inside, or nobody, stands behind an again only: it waits for what that is made of. */
+        bool waits = s->place[v] == PLACE_INSIDE || s->place[v] == PLACE_NONE;
+        if (root || waits || sched_inside(s, gi, v)) {
             for (int i = n->n_in - 1; i >= 0; i--) VEC_PUSH(s->scratch, &stack, n->in[i]);
             continue;
         }
-        while (s->place[v] == PLACE_ALIAS) v = graph_get(s->g, v)->in[0];
+        for (; s->place[v] == PLACE_ALIAS; v = graph_get(s->g, v)->in[0])
+            if (graph_get(s->g, v)->op == OP_again) VEC_PUSH(s->scratch, &stack, graph_get(s->g, v)->in[1]);
         VEC_PUSH(s->a, out, v);
     }
 }

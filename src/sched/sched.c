@@ -92,10 +92,13 @@ typedef struct open_group {
     int next;       /* of those */
 } open_group;
 
+enum { GROUP_NEW, GROUP_OPEN, GROUP_DONE };
 typedef struct order {
     sched *s;
     int_list out;
-    bool *seen; /* [groups] */
+    uint8_t *state; /* [groups] GROUP_* */
+    bool waits;     /* for what an again is to come after */
+    bool circle;    /* a group needs one that waits for it */
     VEC(open_group) open;
     val_list stack; /* of the walk inside of a group */
 } order;
@@ -104,8 +107,9 @@ typedef struct order {
 static void open_new(order *o, int gi) {
     sched *s = o->s;
     open_group x = { .gi = gi };
-    if (o->seen[gi]) return;
-    o->seen[gi] = true;
+    if (o->state[gi] == GROUP_OPEN) o->circle = true;
+    if (o->state[gi] != GROUP_NEW) return;
+    o->state[gi] = GROUP_OPEN;
     sched_unmark(&s->values);
     for (int r = s->groups.at[gi].roots.n - 1; r >= 0; r--) VEC_PUSH(s->a, &o->stack, s->groups.at[gi].roots.at[r]);
     while (o->stack.n) {
@@ -115,7 +119,7 @@ static void open_new(order *o, int gi) {
         if (s->place[v] == PLACE_ROOT && s->group_of[v] != gi && n->op != OP_concat) /* its parts' groups make a concat */
             VEC_PUSH(s->a, &x.needs, s->group_of[v]);
         else
-            for (int i = n->n_in - 1; i >= 0; i--) VEC_PUSH(s->a, &o->stack, n->in[i]);
+            for (int i = n->op == OP_again && !o->waits ? 0 : n->n_in - 1; i >= 0; i--) VEC_PUSH(s->a, &o->stack, n->in[i]);
     }
     VEC_PUSH(s->a, &o->open, x);
 }
@@ -129,6 +133,7 @@ static void visit_group(order *o, int gi) {
             open_new(o, x->needs.at[x->next++]);
         } else {
             VEC_PUSH(o->s->a, &o->out, x->gi);
+            o->state[x->gi] = GROUP_DONE;
             o->open.n--;
         }
     }
@@ -168,19 +173,25 @@ static void lower_one(sched *s, int gi, lowering *low) {
     VEC_PUSH(s->a, &s->p->kernels, pk);
 }
 
-static void lower_region(sched *s, int r, lowering *low) {
-    order o = { .s = s, .seen = low->seen };
+static order order_region(sched *s, int r, bool waits) {
+    order o = { .s = s, .state = ARENA_ARRAY(s->a, uint8_t, s->groups.n), .waits = waits };
     for (int late = 0; late < 2; late++) /* kernels that end in a state update come last: others may still read the old value */
         for (int gi = 0; gi < s->groups.n; gi++) {
             const group *gr = &s->groups.at[gi];
             if (!gr->dead && graph_get(s->g, gr->roots.at[0])->region == r && updates_state(s, gi) == (late == 1))
                 visit_group(&o, gi);
         }
+    return o;
+}
+
+static void lower_region(sched *s, int r, lowering *low) {
+    order o = order_region(s, r, true);
+    if (o.circle) o = order_region(s, r, false); /* to wait saves memory; nothing needs it */
     for (int i = 0; i < o.out.n; i++) (s->groups.at[o.out.at[i]].control ? control_lower : lower_one)(s, o.out.at[i], low);
 }
 
 static bool lower_all(sched *s) {
-    lowering low = { .inside = sched_members(s), .seen = ARENA_ARRAY(s->a, bool, s->groups.n), .region = lower_region };
+    lowering low = { .inside = sched_members(s), .region = lower_region };
     lower_region(s, 0, &low);
     for (int i = 0; i < low.to_materialise.n; i++)
         s->materialised[low.to_materialise.at[i]] = "the loops of what reads it cannot compute it";

@@ -161,7 +161,6 @@ void sched_reads(sched *s, int gi, val_list *out);
 /* Inside of lowering. */
 typedef struct lowering {
     members inside;
-    bool *seen;                                            /* [groups] */
     val_list to_materialise;                               /* because groups cannot be lowered after all */
     void (*region)(sched *s, int r, struct lowering *low); /* makes the groups of a region kernels and steps */
 } lowering;

@@ -163,6 +163,9 @@ bool view_operand(const kernel *k, const graph *g, val v, const affine *idx, aff
     case OP_slice:
         for (int i = 0; i < n->rank; i++) out[i] = add(k, scale(k, idx[i], n->attr[n->rank + i]), affine_const(n->attr[i]));
         return true;
+    case OP_again:
+        for (int i = 0; i < n->rank; i++) out[i] = idx[i];
+        return true;
     case OP_flip:
         for (int i = 0; i < n->rank; i++)
             out[i] = (n->attr[0] >> i & 1) ? add(k, scale(k, idx[i], -1),

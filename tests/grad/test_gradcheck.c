@@ -353,6 +353,11 @@ static val build_flip(check *c, int s) {
     return squared(c, graph_flip(c->g, x, some_axes(c, x, false)));
 }
 
+static val build_again(check *c, int s) {
+    val x = operand(c, s, 0, -2, 2);
+    return squared(c, graph_again(c->g, squared(c, x), operand(c, s, 1, -2, 2)));
+}
+
 /* One or two windows over the axes of x. */
 static int some_windows(check *c, val x, window_axis *w) {
     const node n = *graph_get(c->g, x);
@@ -586,6 +591,7 @@ static void test_structural(void **state) {
                   { "pad", build_pad },
                   { "slice", build_slice },
                   { "flip", build_flip },
+                  { "again", build_again },
                   { "window", build_window },
                   { "fold", build_fold },
                   { "concat", build_concat },

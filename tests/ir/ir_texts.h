@@ -96,6 +96,7 @@ static const char *const ir_texts[] = {
     "    %3 = const true bool[]\n    return %3\n  }\n  region @b2(%c3 f32[4]) {\n    return %c3\n  }\n"
     "  %4 = scan m, h, x, h body=@b cond=@k carry=1 steps=1 length=6 reverse=1 f32[4]\n  %5 = proj %4 index=1 f32[6,4]\n"
     "  %6 = scan m, h body=@b2 carry=0 steps=0 length=3 f32[3,4]\n  return %4 as \"a\", %5 as \"b\", %6 as \"c\"\n}",
+    "graph @again(x f32[2,3], n i64[]) {\n  %1 = again x, n\n  %2 = exp %1\n  %3 = exp x\n  return %2 as \"a\", %3 as \"b\"\n}",
     "graph @onlystate(state w f32[]) {\n  %1 = add w, 1.0\n  return %1 as \"w\" -> w\n}",
 };
 /* The one text above that is not valid (an array that does not end): kept for the mutations. */

@@ -116,7 +116,7 @@ ARENA_TEST(test_updates) {
 /* Random graphs: whatever is joined computes the same. */
 ARENA_TEST(test_random) {
     int joined = 0;
-    for (uint64_t seed = 0; seed < 60; seed++) {
+    for (uint64_t seed = 0; seed < 90; seed++) {
         arena own;
         int differentiated;
         arena_init(&own, mem_libc(), a->gd);

@@ -19,7 +19,7 @@ typedef struct entry {
 typedef struct gen {
     graph *g;
     arena *a;
-    rng r;
+    rng r, side; /* side: of what is put in without other graphs becoming others */
     randgraph_opts o;
     VEC(entry) pool;
     tn_dtype main_float;
@@ -534,6 +534,7 @@ static void step_move(gen *n) {
     double pad = dtype_of(n, x) == TN_BOOL ? (double)pick(n, 2) : (double)pick(n, 3) / (dtype_is_float(dtype_of(n, x)) ? 2 : 1);
     val v = x.v;
     for (int64_t k = 0; k < links; k++) v = move_once(n, v, true, pad);
+    if (rng_chance(&n->side, 0.2)) v = graph_again(n->g, v, n->pool.at[rng_below(&n->side, n->pool.n)].v);
     push_val(n, v, fmin(x.lo, fmin(pad, 0)), fmax(x.hi, pad));
 }
 
@@ -834,7 +835,10 @@ static void add_outputs(gen *n) {
 
 graph *randgraph(arena *a, uint64_t seed, const randgraph_opts *opts) {
     static const uint8_t floats[] = { TN_F32, TN_F32, TN_F32, TN_F32, TN_F32, TN_F32, TN_F32, TN_F64, TN_F16, TN_BF16 };
-    gen n = { .g = graph_make(a, arena_printf(a, "random%llu", (unsigned long long)seed)), .a = a, .r = rng_make(seed) };
+    gen n = { .g = graph_make(a, arena_printf(a, "random%llu", (unsigned long long)seed)),
+              .a = a,
+              .r = rng_make(seed),
+              .side = rng_make(~seed) };
     if (opts) n.o = *opts;
     if (!n.o.max_steps) n.o.min_steps = 3, n.o.max_steps = 14;
     if (!n.o.max_elems) n.o.max_elems = 2000;
