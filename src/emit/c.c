@@ -43,6 +43,15 @@ static void print_arrays(clike *e, const kernel *k) {
     }
 }
 
+/* Parameters that no instruction touches, as loads that nothing needed leave them: compilers are told. */
+static void print_unused(clike *e, const kernel *k) {
+    bool *used = ARENA_ARRAY(e->out->a, bool, k->bufs.n + 1);
+    for (int r = 1; r < k->ins.n; r++)
+        if (kernel_has_buffer(&k->ins.at[r])) used[k->ins.at[r].buf] = true;
+    for (int b = 0; b < k->bufs.n; b++)
+        if (!used[b] && k->bufs.at[b].kind != KB_LOCAL) str_addf(e->out, "    (void)b%d;\n", b);
+}
+
 static void print_kernel(clike *e, const kernel *k, int id) {
     e->k = k;
     str_addf(e->out, "static NOIPA __attribute__((noinline, unused)) void kernel_%d(", id);
@@ -55,6 +64,7 @@ static void print_kernel(clike *e, const kernel *k, int id) {
     if (k->params) str_add(e->out, "const int64_t *__restrict dims, ");
     str_addf(e->out, "%sint64_t tid, int64_t nt) {\n    (void)tid, (void)nt;\n", emit_c_scratch(k) ? "char *scratch, " : "");
     clike_params(e);
+    print_unused(e, k);
     print_arrays(e, k);
     e->indent = 1;
     for (reg r = 1; r < (reg)k->ins.n; r++) clike_instruction(e, r);

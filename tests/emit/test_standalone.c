@@ -3,9 +3,9 @@
  *
  * Labels: random
  * Files for OpenCL are run by the device that there is (PoCL, a GPU); those for CUDA are compiled where there is nvcc, and run
- * where there is a GPU, too. Compilers: cc -O2 (any x86-64), cc -O2 -march=native, clang where there is one, and cc with the
- * sanitizers for what C leaves undefined. TENON_FUZZ_SEEDS: one random graph of 200 by all of them, and one of 64 by the
- * sanitizers (default 2 and 25). */
+ * where there is a GPU, too. Compilers: cc -O1 (any x86-64) and clang where there is one, which take every graph, g++ and cc
+ * -O2 -march=native, and cc with the sanitizers for what C leaves undefined. TENON_FUZZ_SEEDS: one random graph for 10 of them,
+ * one random training step for 40, and one graph for 64 by the sanitizers (default 40, 10 and 25). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -412,11 +412,46 @@ static graph *named_graph(arena *a, uint64_t seed, const randgraph_opts *o) {
     return g;
 }
 
+/* Graphs first, first + 1 .. in the forms in turns, by the compilers: a main for some of them at a time. */
+static void check_many(arena *a, const graph *const *g, int n, uint64_t first, const char *const *compiler,
+                       size_t n_compilers) {
+    enum { AT_ONCE = 10 };
+    arena some_of;
+    arena_child(&some_of, a);
+    for (int i = 0; i < n; i += AT_ONCE) {
+        int some = n - i < AT_ONCE ? n - i : AT_ONCE, fusion = (int)((first + (uint64_t)i / AT_ONCE) % 4);
+        check_steps(&some_of, g + i, some, first + (uint64_t)i, fusion, false, compiler, n_compilers);
+        arena_reset(&some_of);
+    }
+}
+
 ARENA_TEST(test_random_graphs) {
-    uint64_t first, n = (fuzz_seeds(400, &first) + 199) / 200; /* the C compilers run four times a graph */
+    static const char *const strict[] = { "cc -std=c99 -O1" STRICT, "clang -std=c99 -O1 -march=native" STRICT };
+    uint64_t first, n = (fuzz_seeds(400, &first) + 9) / 10, few = (n + 19) / 20;
     const graph **g = ARENA_ARRAY(a, const graph *, (int)n);
     for (uint64_t i = 0; i < n; i++) g[i] = named_graph(a, first + i, NULL);
-    check_steps(a, g, (int)n, first, (int)(first % 4), false, compilers, n_compilers());
+    check_many(a, g, (int)n, first, strict, has_clang() ? 2 : 1);
+    check_many(a, g, (int)few, first + 1, compilers, n_compilers());
+    print_message("count: %llu random graphs exported as C, compiled by cc%s, run and compared\n", (unsigned long long)n,
+                  has_clang() ? " and clang" : "");
+}
+
+/* Networks with their gradients and an optimiser that changes states; not the largest, for the sake of the compilers. */
+ARENA_TEST(test_random_training) {
+    enum { MOST_VALUES = 400 };
+    static const char *const strict[] = { "cc -std=c99 -O1 -march=native" STRICT, "clang -std=c99 -O1 -march=native" STRICT };
+    uint64_t first, n = (fuzz_seeds(400, &first) + 39) / 40;
+    const graph **g = ARENA_ARRAY(a, const graph *, (int)n);
+    int n_found = 0;
+    for (uint64_t seed = first; n_found < (int)n; seed++) {
+        int trains = 0;
+        graph *net = randnet(a, seed, &trains);
+        net->name = arena_printf(a, "t%llu", (unsigned long long)seed);
+        if (trains && net->nodes.n <= MOST_VALUES) g[n_found++] = net;
+    }
+    check_many(a, g, (int)n, first, strict, has_clang() ? 2 : 1);
+    print_message("count: %llu random training steps exported as C, compiled by cc%s, run and compared\n",
+                  (unsigned long long)n, has_clang() ? " and clang" : "");
 }
 
 /* Random graphs, every second one of integers only. */
@@ -815,6 +850,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_example_of_the_head),
         cmocka_unit_test(test_text_is_repeatable),
         cmocka_unit_test(test_random_graphs),
+        cmocka_unit_test(test_random_training),
         cmocka_unit_test(test_opencl),
         cmocka_unit_test(test_random_graphs_are_defined_c),
     };
