@@ -251,7 +251,8 @@ static void lane_by_lane(str *out, const char *word, const char *fn, int lanes, 
         str_addf(out, ") { return %s(x%s%s); }\n", fn, second, arity == 2 ? "y" : "");
         return;
     }
-    str_addf(out, ") { %sx%d r; for (int i = 0; i < %d; i++) r[i] = %s(x[i]%s%s); return r; }\n", e->name, lanes, lanes, fn,
+    /* r begins as x: gcc says of an array written lane by lane that it may be used uninitialized. */
+    str_addf(out, ") { %sx%d r = x; for (int i = 0; i < %d; i++) r[i] = %s(x[i]%s%s); return r; }\n", e->name, lanes, lanes, fn,
              second, arity == 2 ? "y[i]" : "");
 }
 
@@ -330,9 +331,9 @@ static void multiply_add(const elem *e, int lanes, str *out) {
         if (lanes > 1 && bytes <= 16)
             call = arena_printf(out->a, "return __builtin_aarch64_fmav%d%cf(x, y, z);", lanes, p);
         else if (lanes > 1)
-            call =
-                arena_printf(out->a, "%s r; for (int i = 0; i < %d; i++) r[i] = __builtin_fma%s(x[i], y[i], z[i]); return r;",
-                             type, lanes, p == 's' ? "f" : "");
+            call = arena_printf(out->a,
+                                "%s r = x; for (int i = 0; i < %d; i++) r[i] = __builtin_fma%s(x[i], y[i], z[i]); return r;",
+                                type, lanes, p == 's' ? "f" : "");
         str_addf(out,
                  "#elif defined(__aarch64__) && defined(__GNUC__) && !defined(__clang__)\n"
                  "INL %s MAC_%s(%s x, %s y, %s z) { %s }\n#else\n",
