@@ -305,7 +305,9 @@ static void print_hsum(clike *e, const kins *in, reg r) {
     for (int half = lanes / 2; half >= 1; half /= 2)
         str_addf(e->out, " for (int l = 0; l < %d; l++) h[l] = %s%sh[l]%sh[l + %d]%s;", half, open, sign ? "" : "x1(", between,
                  half, sign ? "" : ")");
-    str_addf(e->out, " v%u = h[0]; }\n", r);
+    str_addf(e->out, " v%u = h[0];", r);
+    if (!e->l->gpu) str_addf(e->out, " (void)v%u;", r); /* a mask may have left nothing that reads it */
+    str_add(e->out, " }\n");
 }
 
 /* Copies of a contraction's body that share one step of the loop counter: on a core that another program shares, the front end
