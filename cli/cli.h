@@ -173,8 +173,9 @@ typedef struct model {
 const model *model_table(int *out_n);
 tn_graph *model_open(cli *c, const char *spec, uint64_t seed);
 void model_forget(cli *c); /* what c keeps of it */
-char *model_batch(cli *c, const char *spec,
-                  int64_t batch); /* the builtin model with another batch, or rows; NULL: no such model */
+/* A builtin model, or an ONNX file, with another batch: its first size, the first dim of its inputs. NULL: it has none, or
+ * cannot have that one (tn_ctx_error says why). */
+tn_graph *model_batch(cli *c, const char *spec, uint64_t seed, int64_t batch);
 /* The same work with operands that lie otherwise: as given, transposed, with sizes padded to multiples of a block. Texts live
  * as long as the program. Returns how many there are, at most cap and at least one. */
 typedef struct model_layout {

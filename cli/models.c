@@ -329,9 +329,9 @@ static const builtin *find_builtin(cli *c, const char *spec, int64_t size[MAX_SI
     return b;
 }
 
-char *model_batch(cli *c, const char *spec, int64_t batch) {
+/* The name of a builtin model at another batch. */
+static char *builtin_batch(cli *c, const char *spec, int64_t batch) {
     int64_t size[MAX_SIZES];
-    if (spec[0] != '@') return NULL;
     const builtin *b = find_builtin(c, spec, size);
     size[b->build ? 0 : 2] = batch; /* the first size of all but @mlp */
     char *text = cli_format("@%s:", b->about.name);
@@ -445,7 +445,22 @@ void model_forget(cli *c) {
     c->constants = NULL, c->n_constants = 0;
 }
 
-static tn_graph *open_onnx(cli *c, const char *path) {
+/* The first dims of all inputs that are as long as the first input's: a batch. Names are the caller's to free. */
+static int batch_dims(const tn_onnx_model *m, int64_t batch, tn_onnx_dim *out, int cap) {
+    tn_onnx_port first, p;
+    int n = 0;
+    if (!tn_onnx_n_inputs(m) || tn_onnx_input(m, 0, &first) || first.rank < 1) return 0;
+    for (int i = 0; i < tn_onnx_n_inputs(m) && n < cap; i++) {
+        if (tn_onnx_input(m, i, &p) || p.rank < 1) continue;
+        bool same =
+            first.symbol[0] ? p.symbol[0] && !strcmp(first.symbol[0], p.symbol[0]) : !p.symbol[0] && first.dim[0] == p.dim[0];
+        if (same) out[n++] = (tn_onnx_dim){ cli_format("%s[0]", p.name), batch };
+    }
+    return n;
+}
+
+/* batch: of all inputs, where the model can have another than its own (else NULL); 0 = its own. */
+static tn_graph *open_onnx(cli *c, const char *path, int64_t batch) {
     enum { MOST = 256 };
     tn_onnx_dim *dims = cli_alloc(sizeof *dims * MOST);
     value *data = cli_alloc(sizeof *data * MOST);
@@ -457,7 +472,12 @@ static tn_graph *open_onnx(cli *c, const char *path) {
     o.dims = dims, o.n_dims = read_dims(c, dims, MOST);
     o.values = values, o.n_values = read_values(c, data, values, MOST);
     cli_need(c, tn_onnx_open(cli_ctx(c), path, &m));
-    cli_need(c, tn_onnx_import(m, &o, &g));
+    int other = batch ? batch_dims(m, batch, dims + o.n_dims, MOST - o.n_dims) : 0;
+    o.n_dims += other;
+    if (!batch)
+        cli_need(c, tn_onnx_import(m, &o, &g));
+    else if (other && tn_onnx_import(m, &o, &g))
+        g = NULL; /* tn_ctx_error says why */
     model_forget(c);
     c->constants = cli_alloc(sizeof *c->constants * ((size_t)tn_onnx_n_inputs(m) + 1));
     for (int i = 0; i < tn_onnx_n_inputs(m); i++)
@@ -481,7 +501,7 @@ tn_graph *model_open(cli *c, const char *spec, uint64_t seed) {
         if (!standard) standard = cli_read_file(c, spec, &n_standard);
         g = tn_graph_parse(ctx, standard, n_standard, "stdin");
     } else if (is_onnx(spec)) {
-        g = open_onnx(c, spec);
+        g = open_onnx(c, spec, 0);
     } else {
         size_t n;
         char *text = cli_read_file(c, spec, &n);
@@ -490,5 +510,14 @@ tn_graph *model_open(cli *c, const char *spec, uint64_t seed) {
     }
     if (!g) cli_fail(c, "%s", tn_ctx_error(ctx));
     if (tn_graph_status(g)) cli_fail(c, "%s: %s", spec, tn_ctx_error(ctx));
+    return g;
+}
+
+tn_graph *model_batch(cli *c, const char *spec, uint64_t seed, int64_t batch) {
+    if (is_onnx(spec)) return open_onnx(c, spec, batch);
+    if (spec[0] != '@') return NULL;
+    char *other = builtin_batch(c, spec, batch);
+    tn_graph *g = model_open(c, other, seed);
+    free(other);
     return g;
 }

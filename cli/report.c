@@ -238,11 +238,10 @@ static void put_profile(cli *c, json *j, tn_program *p, uint64_t seed) {
 
 /* ---- what if ---- */
 
-/* One program as `explain.short.json`; nothing where it cannot be made. */
-static void put_variant(cli *c, json *j, const char *group, const char *label, const char *spec, const tn_compile_opts *o) {
+/* One program of g, which is freed, as `explain.short.json`; nothing where it cannot be made. */
+static void put_variant(cli *c, json *j, const char *group, const char *label, tn_graph *g, const tn_compile_opts *o) {
     char *said;
     tn_program *p;
-    tn_graph *g = model_open(c, spec, report_seed(c));
     if (!tn_compile(g, o, &p)) {
         cli_need(c, tn_program_text(p, "explain.short.json", &said));
         json_object(j, NULL);
@@ -261,33 +260,40 @@ static void put_variants(cli *c, json *j, const char *spec, const tn_compile_opt
     static const int64_t batches[] = { 1, 8, 32, 128 };
     char label[32];
     bool cpu = !strcmp(own->device, "cpu");
+    const char *end = strrchr(spec, '.');
+    bool onnx = end && !strcmp(end, ".onnx");
+    char *no_batch = NULL;
     json_array(j, "variants");
     for (int fusion = 0; fusion < 4; fusion++) {
         tn_compile_opts o = *own;
         o.fusion = fusion, o.schedule = NULL;
         snprintf(label, sizeof label, "level %d", fusion);
-        put_variant(c, j, "Fusion", label, spec, &o);
+        put_variant(c, j, "Fusion", label, model_open(c, spec, report_seed(c)), &o);
     }
     for (int threads = 1; threads <= 8 && cpu; threads *= 2) {
         tn_compile_opts o = *own;
         o.threads = threads, o.schedule = NULL;
         snprintf(label, sizeof label, "%d thread%s", threads, threads > 1 ? "s" : "");
-        put_variant(c, j, "Threads", label, spec, &o);
+        put_variant(c, j, "Threads", label, model_open(c, spec, report_seed(c)), &o);
     }
     for (int device = 0; device < 2; device++) {
         tn_compile_opts o = *own;
         o.device = device ? "null-cuda" : "cpu", o.schedule = NULL;
-        put_variant(c, j, "Device", device ? "a GPU, by the model" : "this processor", spec, &o);
+        put_variant(c, j, "Device", device ? "a GPU, by the model" : "this processor", model_open(c, spec, report_seed(c)), &o);
     }
     for (size_t i = 0; i < COUNT_OF(batches); i++) {
-        char *other = model_batch(c, spec, batches[i]);
+        tn_graph *other = model_batch(c, spec, report_seed(c), batches[i]);
         tn_compile_opts o = *own;
         o.schedule = NULL;
         snprintf(label, sizeof label, "batch %d", (int)batches[i]);
-        if (other) put_variant(c, j, "Batch", label, other, &o);
-        free(other);
+        if (other)
+            put_variant(c, j, "Batch", label, other, &o);
+        else if (!no_batch)
+            no_batch = cli_format("%s", onnx ? tn_ctx_error(cli_ctx(c)) : "a graph as text has its sizes in it");
     }
     json_end(j);
+    if (no_batch) json_text(j, "no_batch", no_batch);
+    free(no_batch);
 }
 
 /* ---- the page ---- */

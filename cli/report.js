@@ -70,7 +70,7 @@ function answers(dear) {
   const ask = (question, ...answer) => [h('dt', {}, question), h('dd', {}, ...answer)];
   fill('answers', dear.length > 0 && ask('Which three kernels cost most?', list(dear, b => [go({ kernel: b.i }, kname(b.i)), ` (${percent(b.us / ALL)})`]), '.'),
     worst && ask('Why were two layers not fused?', kernelLink(worst.from), ' and ', kernelLink(worst.to), `, between which ${bytes(worst.bytes)} move: ${reason(worst.decision)}. `, h('a', { href: '#why' }, X.edges.length > 1 ? `All ${X.edges.length}` : 'The table')),
-    D.variants && ask('What would change at batch 32?', !v ? 'Not computed: other batches are compiled of builtin models only.' : `A run takes ${time(v.explain.predicted_us)}, ${time(one(v))} for one of the batch (at batch 1: ${time(one(D.variants.find(v => v.group === 'Batch')))}), in ${count(v.explain.n_kernels, 'kernel')}; ${bytes(v.explain.bytes_read + v.explain.bytes_written)} move and ${bytes(v.explain.arena_bytes)} are temporaries.`));
+    D.variants && ask('What would change at batch 32?', !v ? `Not computed: ${D.no_batch || 'the model cannot be compiled for it'}.` : `A run takes ${time(v.explain.predicted_us)}, ${time(one(v))} for one of the batch (at batch 1: ${time(one(D.variants.find(v => v.group === 'Batch')))}), in ${count(v.explain.n_kernels, 'kernel')}; ${bytes(v.explain.bytes_read + v.explain.bytes_written)} move and ${bytes(v.explain.arena_bytes)} are temporaries.`));
 }
 function enter(e) { if (e.key === 'Enter' || e.key === ' ') { e.preventDefault(); e.currentTarget.dispatchEvent(new MouseEvent('click', { bubbles: true })); } }
 

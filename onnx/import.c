@@ -374,6 +374,15 @@ static int64_t size_of(const onnx_import *im, const char *symbol) {
     return -1;
 }
 
+/* What the caller says of a dim by its place, as "x[0]"; or -1. */
+static int64_t size_at(const onnx_import *im, const char *input, int axis) {
+    char place[TN_ONNX_MAX_NAME + 16];
+    snprintf(place, sizeof place, "%s[%d]", input, axis);
+    for (int i = 0; i < im->opts.n_dims; i++)
+        if (im->opts.dims[i].name && !strcmp(im->opts.dims[i].name, place)) return im->opts.dims[i].size;
+    return -1;
+}
+
 static bool input_shape(onnx_import *im, const tn_onnx_port *p, const tn_onnx_value *v, tn_shape *out) {
     char text[512];
     if (v) {
@@ -386,13 +395,15 @@ static bool input_shape(onnx_import *im, const tn_onnx_port *p, const tn_onnx_va
     *out = (tn_shape){ .rank = p->rank };
     if (p->rank < 0) note(im, "input", p->name, "its rank is not said: give a value of it (tn_onnx_opts.values)");
     for (int i = 0; i < p->rank; i++) {
-        out->dim[i] = p->dim[i] >= 0 ? p->dim[i] : p->symbol[i] ? size_of(im, p->symbol[i]) : -1;
+        out->dim[i] = size_at(im, p->name, i);
+        if (out->dim[i] < 0) out->dim[i] = p->dim[i] >= 0 ? p->dim[i] : p->symbol[i] ? size_of(im, p->symbol[i]) : -1;
         if (out->dim[i] >= 0) continue;
         if (p->symbol[i])
             snprintf(text, sizeof text, "dim %d is \"%s\": give its size (tn_onnx_opts.dims; tenon --dim '%s=1')", i,
                      p->symbol[i], p->symbol[i]);
         else
-            snprintf(text, sizeof text, "dim %d is not said: give a value of it (tn_onnx_opts.values)", i);
+            snprintf(text, sizeof text, "dim %d is not said: give its size (tn_onnx_opts.dims; tenon --dim '%.200s[%d]=1')", i,
+                     p->name, i);
         note(im, "input", p->name, text);
         return false;
     }

@@ -9,12 +9,13 @@
  * local functions; If, Loop and Scan whose conditions and counts are known at import; sequences and optionals whose lengths
  * are. What cannot be done is refused, all of it at once: tn_ctx_error lists op, node and reason.
  *
- * Sizes.   A graph has no unknown sizes. Named dims of inputs ("batch") are given by tn_onnx_opts.dims. What follows from known
- *          sizes and constants (Shape, Gather, Concat, Range ...) is computed at import. Where a size depends on the value of
- * an input, tn_onnx_opts.values gives it: the input becomes a constant. Types.   int16 and uint16 are held as i32, uint32 and
- * uint64 as i64 (the latter with the same 64 bits), integers of 4 and 2 bits as i8 and u8, floating-point numbers of 8 and 4
- * bits as f32, strings as i64 (see tn_onnx_text), and ops on them give the results of their own types. Complex numbers are
- * refused. Indices. An index that is out of range at run time is clamped to the nearest row (tn_gather), or skipped (scatters).
+ * Sizes.   A graph has no unknown sizes. Named dims of inputs ("batch") are given by tn_onnx_opts.dims, and others by their
+ * place. What follows from known sizes and constants (Shape, Gather, Concat, Range ...) is computed at import. Where a size
+ * depends on the value of an input, tn_onnx_opts.values gives it: the input becomes a constant. Types.   int16 and uint16 are
+ * held as i32, uint32 and uint64 as i64 (the latter with the same 64 bits), integers of 4 and 2 bits as i8 and u8,
+ * floating-point numbers of 8 and 4 bits as f32, strings as i64 (see tn_onnx_text), and ops on them give the results of their
+ * own types. Complex numbers are refused. Indices. An index that is out of range at run time is clamped to the nearest row
+ * (tn_gather), or skipped (scatters).
  *
  * Errors.  TN_ERR_PARSE a malformed file; TN_ERR_UNSUPPORTED a right file that says what Tenon cannot do; TN_ERR_IO;
  * TN_ERR_INVAL wrong options; TN_ERR_NOMEM. On an error nothing is returned. Threads. As the context: one at a time. */
@@ -90,7 +91,7 @@ typedef struct {
 } tn_onnx_value;
 typedef struct {
     size_t struct_size;      /* sizeof(tn_onnx_opts) */
-    const tn_onnx_dim *dims; /* sizes of named dims */
+    const tn_onnx_dim *dims; /* sizes of named dims; "x[0]" is the first dim of input x, whatever the model says of it */
     int n_dims;
     /* Values of inputs (not NULL: sequences and optionals of which there is no value are empty). Where a size depends on one of
      * them, it is a constant of the graph; the others stay inputs, and only give their shapes, where the model does not say

@@ -73,6 +73,13 @@ static void test_sample(void **state) {
         tn_program_free(prog);
         tn_graph_free(g);
     }
+    /* A dim by its place: one that has only a name, and one that the model says. */
+    d = (tn_onnx_dim){ "x[0]", 5 }, o.parameters = 0;
+    assert_int_equal(tn_onnx_import(m, &o, &g), TN_OK);
+    tn_graph_free(g);
+    tn_onnx_dim both[] = { { "batch", 2 }, { "x[1]", 7 } };
+    o.dims = both, o.n_dims = 2;
+    assert_fails(ctx, tn_onnx_import(m, &o, &g), TN_ERR_UNSUPPORTED, "MatMul", "x of 2 x 7 by w of 4 x 3");
     tn_onnx_model_free(m);
     tn_ctx_free(ctx);
 }
