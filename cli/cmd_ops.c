@@ -1,4 +1,5 @@
 /* cmd_ops.c - `tenon ops`: the op table. */
+#include "builders.h"
 #include "cli.h"
 
 #include <string.h>
@@ -131,7 +132,40 @@ static bool exists(const char *name) {
     return false;
 }
 
+/* "quantize" and "tn_quantize" are one name. */
+static bool is_named(const builder_row *r, const char *name) { return !strcmp(r->name, name) || !strcmp(r->name + 3, name); }
+
+/* Functions of the public headers: builders of ops, and compositions of them. */
+static int list_builders(cli *c) {
+    json j = { 0 };
+    for (int i = 0; i < c->n_args; i++) {
+        const builder_row *r = builder_rows;
+        while (r->name && !is_named(r, c->args[i])) r++;
+        if (!r->name) cli_fail(c, "no builder has the name %s (tenon ops --builders lists them)", c->args[i]);
+    }
+    if (c->json) j = json_begin(stdout, "ops"), json_array(&j, "builders");
+    for (const builder_row *r = builder_rows; r->name; r++) {
+        bool given = c->n_args == 0;
+        for (int i = 0; i < c->n_args; i++) given |= is_named(r, c->args[i]);
+        if (!given) continue;
+        if (c->json) {
+            json_line(&j, NULL);
+            json_text(&j, "name", r->name);
+            json_text(&j, "header", r->header);
+            json_text(&j, "declaration", r->declaration);
+            json_text(&j, "doc", r->doc);
+            json_end(&j);
+        } else if (c->n_args)
+            printf("%s  (%s)\n    %s\n", r->declaration, r->header, r->doc);
+        else
+            printf("%-28s %-16s %.*s\n", r->name, r->header, (int)strcspn(r->doc, ".:;"), r->doc);
+    }
+    if (c->json) json_end(&j), json_finish(&j);
+    return CLI_OK;
+}
+
 static int run(cli *c) {
+    if (cli_flag(c, "builders")) return list_builders(c);
     bool table = cli_flag(c, "table");
     for (int i = 0; i < c->n_args; i++)
         if (!exists(c->args[i])) cli_fail(c, "there is no op %s (tenon ops lists them)", c->args[i]);
@@ -159,6 +193,7 @@ static int run(cli *c) {
 
 static const cli_option options[] = {
     { "table", 0, NULL, "as a Markdown table" },
+    { "builders", 0, NULL, "the functions of the public headers, which build ops and compositions of them" },
     { NULL, 0, NULL, NULL },
 };
 
@@ -171,7 +206,8 @@ const cli_command command_ops = {
     "examples:\n"
     "  tenon ops\n"
     "  tenon ops tanh dot\n"
-    "  tenon ops --table > ops.md",
+    "  tenon ops --table > ops.md\n"
+    "  tenon ops --builders quantize",
     0,
     -1,
     options,

@@ -72,6 +72,28 @@ expect 2 profile @softmax:2x3 --steps 3
 err_has "those of --trace" "profile --steps without a trace"
 expect 2 cache prune --max-bytes 99999999999999999999
 err_has "no size such as 64M" "more bytes than there are"
+# Compositions have no rows in the op table: the headers say what there is.
+builders="sort argsort top_k unique nonzero cumulative searchsorted one_hot tril triu popcount clz bit_not bitcast floor_div fmod
+round_away erfinv lgamma digamma einsum gather_nd scatter_nd scatter take_along put_along segment embedding_bag ragged
+ragged_attention quantize dequantize fake_quantize pack_4bit unpack_4bit signal_fft signal_rfft signal_irfft signal_stft signal_mel
+nn_conv_transpose nn_unfold nn_fold nn_interpolate nn_grid_sample nn_pixel_shuffle nn_adaptive_avg_pool nn_adaptive_max_pool
+nn_roi_align nn_nms linalg_cholesky linalg_solve_triangular linalg_qr linalg_inverse linalg_det linalg_svd linalg_eigh
+nn_random_categorical nn_random_exponential nn_random_gamma nn_random_beta nn_random_poisson random_bernoulli
+nn_random_truncated_normal nn_random_permutation nn_dropout nn_gyro_dropout nn_spatial_dropout nn_drop_path nn_focal
+nn_cosine_embedding nn_cosine_similarity nn_triplet nn_ctc nn_dice nn_cross_entropy_with nn_instance_norm nn_local_response_norm
+nn_weight_norm nn_spectral_norm nn_rnn nn_gru nn_lstm if while scan call"
+# shellcheck disable=SC2086
+expect 0 ops --builders $builders
+expect 0 ops --builders
+find "$SOURCE_DIR"/tests -name '*.c' -exec cat {} + >"$dir/tests.c"
+for k in $builders; do
+    grep -qE "\\btn_$k\\b" "$dir/tests.c" || fail "no test calls tn_$k"
+done
+expect 0 ops --builders tn_quantize --json
+is_json ops --builders --json
+out_has '"header": "tenon_quant.h"' "ops --builders --json"
+expect 1 ops --builders abacus
+err_has "no builder has the name abacus" "ops --builders of an unknown name"
 expect 1 ops add abacus
 err_has "there is no op abacus" "ops of an unknown op"
 printf 'graph @g(x u64[3], y u16[2], z f8e4m3[2], w i64[2]) {\n %%1 = add x, 1 u64[3]\n %%2 = mul y, y u16[2]\n %%3 = reshape z f8e4m3[2]\n %%4 = neg w i64[2]\n return %%1 as "a", %%2 as "b", %%3 as "c", %%4 as "d"\n}\n' >"$dir/words.tn"
