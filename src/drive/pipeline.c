@@ -3,20 +3,31 @@
 #include "drive/drive.h"
 #include "emit/emit.h"
 #include "machine/cost.h"
+#include "machine/machine.h"
 #include "recipe/recipe.h"
 #include "sched/fusion.h"
 #include "mem/mem.h"
 #include "sched/sched.h"
 
-void pipeline_passes(graph *g, arena *a, const tn_compile_opts *opts, const target *t, const pass_watch *w) {
-    bool check = opts->check != 0;
+static bool has_units(const target *t) { return t->kind == TARGET_GPU && t->matrix_units && machine_row_of(t)->matrix_f16 > 0; }
+
+/* units: with the passes for matrix units. Returns whether one of these changed something. */
+static bool run_passes(graph *g, arena *a, const tn_compile_opts *opts, const target *t, const pass_watch *w, bool units) {
+    bool check = opts->check != 0, changed = false;
     if (!opts->no_passes)
         pass_run_all_watched(g, a, check, w);
     else /* not an optimisation: the scheduler knows no fold */
         pass_run_watched(g, pass_find("fold_lower"), a, check, w);
     if (!opts->no_passes && opts->fusion >= 2 && t->kind == TARGET_GPU) pass_run_stage_watched(g, STAGE_GPU, a, check, w);
+    if (!opts->no_passes && opts->fusion >= 3 && has_units(t) && !g->params && units)
+        changed = pass_run_watched(g, pass_find("recompute_weights"), a, check, w);
     if (t->kind == TARGET_CPU) pass_run_stage_watched(g, STAGE_CPU, a, check, w);
     pass_run_stage_watched(g, STAGE_TARGET, a, check, w);
+    return changed;
+}
+
+void pipeline_passes(graph *g, arena *a, const tn_compile_opts *opts, const target *t, const pass_watch *w) {
+    run_passes(g, a, opts, t, w, true);
 }
 
 static void check_kernels(const plan *p, const char *stage) {
@@ -143,7 +154,25 @@ static int64_t local_bytes(const target *t) { /* a thread block also combines su
     return t->kind == TARGET_CPU ? MACHINE_LOCAL_BYTES : t->shared_bytes - 16 * t->block_threads;
 }
 
-static plan *plan_graph(graph *g, arena *a, const tn_compile_opts *opts, const target *t) {
+static bool is_bound(const plan *p, int32_t buf) {
+    for (int i = 0; i < p->kernels.n; i++)
+        for (int x = 0; x < p->kernels.at[i].k->bufs.n; x++)
+            if (p->kernels.at[i].args[x].buf == buf) return true;
+    return false;
+}
+
+/* Weights of attention that were to be computed again where they are needed are stored all the same. */
+static bool stores_weights(const plan *p) {
+    bool *taken = ARENA_ARRAY(p->a, bool, p->g->nodes.n);
+    recompute_weights_taken(p->g, taken);
+    for (int b = 0; b < p->bufs.n; b++) /* a result may stand in an operand's place */
+        for (int32_t at = b; at >= 0 && taken[p->bufs.at[b].node]; at = p->bufs.at[at].inplace_of)
+            if (p->bufs.at[b].kind == PB_TEMP && is_bound(p, at)) return true;
+    return false;
+}
+
+/* Scalar kernels of a graph that the passes have seen. */
+static plan *plan_kernels(graph *g, arena *a, const tn_compile_opts *opts, const target *t) {
     plan *p = sched_plan(
         g, a,
         &(sched_opts){ .fusion = opts->fusion, .local_bytes = local_bytes(t), .rows_only = t->kind == TARGET_GPU, .t = t });
@@ -152,6 +181,10 @@ static plan *plan_graph(graph *g, arena *a, const tn_compile_opts *opts, const t
     mem_inplace(p);
     if (opts->check) check_kernels(p, "the choice of what is done in place");
     if (opts->fusion >= 3 && t->kind == TARGET_GPU && !plan_has_control(p) && !p->params) fuse_attention(p, t);
+    return p;
+}
+
+static plan *plan_rest(plan *p, const tn_compile_opts *opts, const target *t) {
     if (opts->fusion >= 3 && !plan_has_control(p) && !p->params)
         (t->kind == TARGET_GPU ? fuse_vertically : fuse_row_blocks)(p, t);
     if (opts->check) check_kernels(p, "chaining");
@@ -193,7 +226,7 @@ static plan *plan_again(const plan *p, int64_t aim, arena *a, const tn_compile_o
     int n = mem_recompute(p, g, ns, aim);
     if (!n) return NULL;
     graph_compact(g);
-    plan *next = plan_graph(g, a, opts, t);
+    plan *next = plan_rest(plan_kernels(g, a, opts, t), opts, t);
     next->again = p->again, next->again.n += n;
     return next;
 }
@@ -225,7 +258,13 @@ static plan *keep_within(plan *p, arena *a, const tn_compile_opts *opts, const t
 
 plan *pipeline_run(const graph *src, arena *a, const tn_compile_opts *opts, const target *t) {
     graph *g = graph_clone(src, a, src->a != a, NULL);
-    pipeline_passes(g, a, opts, t, NULL);
-    plan *p = plan_graph(g, a, opts, t);
+    bool changed = run_passes(g, a, opts, t, NULL, true);
+    plan *p = plan_kernels(g, a, opts, t);
+    if (changed && stores_weights(p)) { /* there is more to do than without the passes for matrix units */
+        g = graph_clone(src, a, src->a != a, NULL);
+        run_passes(g, a, opts, t, NULL, false);
+        p = plan_kernels(g, a, opts, t);
+    }
+    p = plan_rest(p, opts, t);
     return opts->memory_limit ? keep_within(p, a, opts, t) : p;
 }

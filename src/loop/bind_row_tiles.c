@@ -12,7 +12,7 @@
 
 #include <math.h>
 
-enum { MOST_TILES = 1 };
+enum { MOST_DEPTH = 40 /* of elementwise work */ };
 
 static bool is_own(const kins *in, kvar v) {
     return in->idx.base == 0 && in->idx.n == 1 && in->idx.t[0].var == v && in->idx.t[0].coef == 1 && !in->n_mask && !in->dyn;
@@ -66,7 +66,8 @@ static bool read_nest(row_tiles *w, int loop, int tiles) {
 static bool read_range(row_tiles *w, int from, int to, int tiles) {
     for (int i = from; i < to; i++) {
         const kins *in = rt_ins(w, i);
-        if (in->op == K_STORE || in->op == K_SCATTER || in->op == K_ARGUPD || rt_local(w, in))
+        bool number = in->op == K_STORE && !tiles && !rt_local(w, in);
+        if ((in->op == K_STORE && !number) || in->op == K_SCATTER || in->op == K_ARGUPD || rt_local(w, in))
             return step_refuse(w->why, "between its nests a row does more than compute with numbers of its own");
         if (in->op != K_LOOP) continue;
         if (!read_nest(w, i, tiles)) return false;
@@ -247,13 +248,18 @@ static bool is_infinity(const row_tiles *w, reg r) {
     return rt_ins(w, (int)r)->op == K_CONST && rt_ins(w, (int)r)->imm == -INFINITY;
 }
 
+/* A comparison of indices. */
+static bool is_order(const row_tiles *w, reg r) {
+    const kins *c = rt_ins(w, (int)r);
+    bool order = c->op == K_ALU && (c->alu == OP_le || c->alu == OP_lt || c->alu == OP_ge || c->alu == OP_gt);
+    return order && rt_ins(w, (int)c->a)->op == K_INDEX && rt_ins(w, (int)c->b)->op == K_INDEX;
+}
+
 /* The comparison of indices without which the value is -inf; 0: none. */
 static int find_comparison(const row_tiles *w, reg r) {
     const kins *in = rt_ins(w, (int)r);
     if (in->op != K_ALU || in->alu != OP_select || !is_infinity(w, in->c)) return 0;
-    const kins *c = rt_ins(w, (int)in->a);
-    bool order = c->op == K_ALU && (c->alu == OP_le || c->alu == OP_lt || c->alu == OP_ge || c->alu == OP_gt);
-    if (order && rt_ins(w, (int)c->a)->op == K_INDEX && rt_ins(w, (int)c->b)->op == K_INDEX) return (int)in->a;
+    if (is_order(w, in->a)) return (int)in->a;
     return find_comparison(w, in->b);
 }
 
@@ -281,6 +287,47 @@ static bool only_powers(const row_tiles *w, int buf) {
     return true;
 }
 
+/* The comparison without which a value of a nest in the tiles is 0, or (low) -inf; 0: none. What is NaN there otherwise does
+ * not count: the comparison threw it away, or all of its row is NaN. */
+static int find_zero(const row_tiles *w, reg r, bool low, int depth) {
+    const kins *in = rt_ins(w, (int)r);
+    int found = 0;
+    if (depth > MOST_DEPTH || !r) return 0;
+    if (rt_local(w, in)) {
+        for (int i = (int)r - 1; i >= w->from; i--)
+            if (rt_ins(w, i)->op == K_STORE && rt_ins(w, i)->buf == in->buf)
+                return find_zero(w, rt_ins(w, i)->a, low, depth + 1);
+        return 0;
+    }
+    if (low) {
+        found = find_comparison(w, r);
+        if (!found && in->op == K_ALU && in->alu == OP_sub) found = find_zero(w, in->a, true, depth + 1);
+        return found;
+    }
+    if (in->op == K_WRAP || in->op == K_CAST) return find_zero(w, in->a, false, depth + 1);
+    if (in->op != K_ALU) return 0;
+    if (in->alu == OP_exp) return find_zero(w, in->a, true, depth + 1);
+    if (in->alu == OP_select && rt_ins(w, (int)in->c)->op == K_CONST && rt_ins(w, (int)in->c)->imm == 0)
+        found = is_order(w, in->a) ? (int)in->a : find_zero(w, in->b, false, depth + 1);
+    if (in->alu == OP_mul || in->alu == OP_div) found = find_zero(w, in->a, false, depth + 1);
+    if (in->alu == OP_mul && !found) found = find_zero(w, in->b, false, depth + 1);
+    return found;
+}
+
+/* Where tiles only add products up: the comparison without which the last contraction takes 0 of the row. */
+static int find_weight_skip(const row_tiles *w) {
+    int last = 0;
+    for (int i = 0; i < w->nests.n; i++) {
+        const rt_nest *n = &w->nests.at[i];
+        if (n->tiles && n->kind == RT_REDUCE) return 0;
+        if (n->tiles && n->kind == RT_PRODUCT) last = i;
+    }
+    const rt_nest *n = &w->nests.at[last];
+    const kins *upd = rt_ins(w, n->upd);
+    if (n->kind != RT_PRODUCT) return 0;
+    return find_zero(w, rt_local(w, rt_ins(w, (int)upd->a)) ? upd->a : upd->b, false, 0);
+}
+
 static bool find_skip(row_tiles *w) {
     for (int i = 0; i < w->nests.n; i++) {
         const rt_nest *n = &w->nests.at[i];
@@ -293,6 +340,7 @@ static bool find_skip(row_tiles *w) {
         }
         break; /* the first one has the scores */
     }
+    if (!w->skip) w->skip = find_weight_skip(w);
     const rt_nest *last = NULL;
     for (int i = 0; i < w->nests.n; i++)
         if (w->nests.at[i].kind == RT_PRODUCT && w->nests.at[i].tiles) last = &w->nests.at[i];

@@ -4,7 +4,9 @@
  *
  * In: scalar form that is rows of
  *     scores s[j] from a contraction, m = max s[j], e[j] = exp(s[j] - m), l = sum e[j], o[i] = sum e[j] / l * v[j, i]
- * with any elementwise work before the scores, on them, and behind the result; without m too. Out: scalar form
+ * with any elementwise work before the scores, on them, and behind the result; without m and l, and with several contractions
+ * that make scores, too (gradients). Numbers of the row may be stored: each loop behind that takes them from registers. Out:
+ * scalar form
  *     m = -inf, l = 0, o[i] = 0
  *     for each tile: s[j], n = max(m, max s[j]), a = exp(m - n), e[j] = exp(s[j] - n),
  *                    l = l * a + sum e[j], o[i] = o[i] * a + sum e[j] * v[j, i], m = n
@@ -21,7 +23,7 @@
 
 #include <math.h>
 
-enum { OF_MAX = 1, OF_SUM = 2, OF_KEY = 4, MOST_SUMS = 4, MOST_FACTORS = 4, MOST_TILE = 1024 };
+enum { OF_MAX = 1, OF_SUM = 2, OF_KEY = 4, MOST_SCORES = 4, MOST_SUMS = 4, MOST_FACTORS = 4, MOST_TILE = 1024 };
 
 typedef struct nest {
     int loop, end, acc, inner, upd; /* instructions; inner: the loop of a contraction, or 0 */
@@ -39,20 +41,23 @@ typedef struct row {
     str *why;
     int n_outer, from, end;
     VEC(nest) nests;
-    int *nest_of;   /* [ins] + 1, 0: outside of nests */
-    uint8_t *needs; /* [ins] OF_ */
-    const nest *scores, *last;
+    int *nest_of;                           /* [ins] + 1, 0: outside of nests */
+    uint8_t *needs;                         /* [ins] OF_ */
+    const nest *scores[MOST_SCORES], *last; /* scores: contractions whose columns are the keys, in order */
+    int n_scores;
     int64_t keys, tile, n_tiles;
-    reg score, max, max_of, sum[MOST_SUMS], sum_of[MOST_SUMS], weight; /* weight: what the last contraction multiplies with */
+    reg score[MOST_SCORES], max, max_of, sum[MOST_SUMS], sum_of[MOST_SUMS],
+        weight; /* weight: what the last contraction multiplies with */
     int n_sums, n_factors;
     factor factor[MOST_FACTORS];
     bool weight_is_a;
+    reg rounding[3];      /* how the last contraction loads the weight: a load, perhaps a cast, and what it multiplies with */
     uint8_t weight_dtype; /* as the last contraction takes it */
     /* writing */
     reg *to_row, *to;    /* [ins] */
     build_places places; /* what variables become, besides those of the scores */
     kvar step, at;
-    int score_buf, weight_buf[MOST_SUMS + 1], out_buf;
+    int score_buf[MOST_SCORES], weight_buf[MOST_SUMS + 1], out_buf;
     reg stabiliser, scale;
 } row;
 
@@ -87,8 +92,7 @@ static bool read_nest(row *w, int loop) {
 static bool read_nests(row *w) {
     for (int i = w->from; i < w->end; i++) {
         const kins *in = ins(w, i);
-        if (in->op == K_STORE || in->op == K_SCATTER || in->op == K_UPD || in->op == K_ARGUPD ||
-            (in->op == K_LOAD && is_local(w, in)))
+        if (in->op == K_SCATTER || in->op == K_UPD || in->op == K_ARGUPD || is_local(w, in))
             return step_refuse(w->why, "between its nests a row does more than compute with numbers of its own");
         if (in->op != K_LOOP) continue;
         if (!read_nest(w, i)) return step_refuse(w->why, "a nest of the row is no elementwise work, sum or contraction");
@@ -104,6 +108,22 @@ static int store_before(const row *w, int buf, int i) {
     return 0;
 }
 
+/* The number of the row that instruction i loads, where the row has stored it before; 0: it loads something else. */
+static reg stored_number(const row *w, int i) {
+    const kins *in = ins(w, i);
+    if (in->op != K_LOAD || in->dyn || in->n_mask || w->k->bufs.at[in->buf].kind == KB_IN || is_local(w, in)) return 0;
+    int s = store_before(w, in->buf, i);
+    return s && !w->nest_of[s] && affine_equal(ins(w, s)->idx, in->idx) ? ins(w, s)->a : 0;
+}
+
+/* The value that is stored, without its rounding to what the buffer has. */
+static reg stored_value(const row *w, const kins *store) {
+    const kins *wrap = ins(w, (int)store->a), *cast = ins(w, (int)wrap->a);
+    uint8_t dtype = w->k->bufs.at[store->buf].dtype;
+    if (!dtype_is_narrow_float(dtype) || wrap->op != K_WRAP || wrap->src != dtype) return store->a;
+    return cast->op == K_CAST && cast->dtype == dtype && cast->src == TN_F32 ? cast->a : wrap->a;
+}
+
 /* The element that the nest is at. */
 static bool is_own(const kins *in, kvar v) {
     return in->idx.base == 0 && in->idx.n == 1 && in->idx.t[0].var == v && in->idx.t[0].coef == 1 && !in->n_mask && !in->dyn;
@@ -113,42 +133,60 @@ static bool is_own(const kins *in, kvar v) {
 static reg resolve(const row *w, reg r) {
     for (;;) {
         const kins *in = ins(w, (int)r);
+        reg number = stored_number(w, (int)r);
+        if (number) {
+            r = number;
+            continue;
+        }
         if (in->op != K_LOAD || !is_local(w, in)) return r;
         int s = store_before(w, in->buf, (int)r);
         if (!s || !w->nests.at[w->nest_of[s] - 1].key) return r;
-        r = ins(w, s)->a;
+        r = stored_value(w, ins(w, s));
     }
 }
 
-/* The nest that the first contraction of the chain is in, from what instruction i is computed from. */
-static const nest *find_scores(const row *w, int i, int depth) {
-    if (i == 0 || depth > 200) return NULL;
+/* Marks the contractions that what instruction i is computed from comes from. */
+static void mark_scores(row *w, int i, int depth) {
+    if (i == 0 || depth > 200) return;
     const kins *in = ins(w, i);
     if (in->op == K_LOAD) {
         int s = is_local(w, in) ? store_before(w, in->buf, i) : 0;
-        const nest *n = s ? &w->nests.at[w->nest_of[s] - 1] : NULL;
-        return !n ? NULL : n->inner ? n : find_scores(w, (int)ins(w, s)->a, depth + 1);
+        nest *n = s ? &w->nests.at[w->nest_of[s] - 1] : NULL;
+        if (n && n->inner) n->key = true;
+        if (n) mark_scores(w, (int)ins(w, s)->a, depth + 1);
+        return;
     }
     reg of[3] = { in->a, in->b, in->c };
-    for (int x = 0; x < 3 && kernel_is_pure(in); x++) {
-        const nest *n = find_scores(w, (int)of[x], depth + 1);
-        if (n) return n;
-    }
-    return NULL;
+    for (int x = 0; x < 3 && kernel_is_pure(in); x++) mark_scores(w, (int)of[x], depth + 1);
+}
+
+/* The operand is what the row has computed at the key, perhaps rounded. */
+static bool takes_weight(row *w, reg r, kvar key) {
+    const kins *wrap = ins(w, (int)r), *cast = ins(w, (int)wrap->a);
+    bool rounds = wrap->op == K_WRAP && dtype_is_narrow_float(wrap->src) && cast->op == K_CAST && cast->src == TN_F32;
+    reg from = rounds ? cast->a : r;
+    if (!is_local(w, ins(w, (int)from)) || !is_own(ins(w, (int)from), key)) return false;
+    w->rounding[0] = from, w->rounding[1] = rounds ? wrap->a : from, w->rounding[2] = r;
+    return true;
 }
 
 static bool find_contractions(row *w) {
     for (int n = 0; n < w->nests.n; n++)
         if (w->nests.at[n].inner) w->last = &w->nests.at[n];
     if (!w->last) return step_refuse(w->why, "the row has no contraction");
-    const kins *upd = ins(w, w->last->upd), *a = ins(w, (int)upd->a), *b = ins(w, (int)upd->b);
+    const kins *upd = ins(w, w->last->upd);
     kvar key = ins(w, w->last->inner)->var;
-    w->weight_is_a = is_local(w, a) && is_own(a, key);
-    if (!w->weight_is_a && !(is_local(w, b) && is_own(b, key)))
+    w->weight_is_a = takes_weight(w, upd->a, key);
+    if (!w->weight_is_a && !takes_weight(w, upd->b, key))
         return step_refuse(w->why, "the last contraction does not multiply with what the row has computed");
-    w->weight = w->weight_is_a ? upd->a : upd->b;
-    w->scores = find_scores(w, (int)w->weight, 0);
-    if (!w->scores) return step_refuse(w->why, "what the last contraction multiplies with comes from no other contraction");
+    w->weight = w->rounding[0];
+    mark_scores(w, (int)w->weight, 0);
+    for (int n = 0; n < w->nests.n; n++) {
+        if (!w->nests.at[n].key) continue;
+        if (w->n_scores == MOST_SCORES) return step_refuse(w->why, "more than %d contractions make scores", MOST_SCORES);
+        w->scores[w->n_scores++] = &w->nests.at[n];
+    }
+    if (!w->n_scores) return step_refuse(w->why, "what the last contraction multiplies with comes from no other contraction");
     w->keys = w->k->vars.at[key].extent;
     return true;
 }
@@ -158,7 +196,7 @@ static bool mark_keys(row *w) {
     for (int n = 0; n < w->nests.n; n++) {
         nest *x = &w->nests.at[n];
         if (x == w->last) continue;
-        x->key = x == w->scores;
+        bool scores = x->key;
         for (int i = x->loop; i < x->end && !x->key; i++) {
             int s = is_local(w, ins(w, i)) && ins(w, i)->op == K_LOAD ? store_before(w, ins(w, i)->buf, i) : 0;
             x->key = s && w->nests.at[w->nest_of[s] - 1].key;
@@ -167,18 +205,21 @@ static bool mark_keys(row *w) {
         if (x > w->last) return step_refuse(w->why, "the scores are needed behind the last contraction, too");
         if (w->k->vars.at[var_of(w, x)].extent != w->keys)
             return step_refuse(w->why, "a nest of the scores has another length than they have");
-        if (x->inner && x != w->scores) return step_refuse(w->why, "a third contraction takes the scores");
+        if (x->inner && !scores) return step_refuse(w->why, "a third contraction takes the scores");
         for (int i = x->loop; i < x->end; i++) {
             const kins *in = ins(w, i);
             if (in->op == K_STORE && (!is_local(w, in) || !is_own(in, var_of(w, x))))
                 return step_refuse(w->why, "the scores are needed elsewhere, too");
-            if (in->op == K_LOAD && is_local(w, in) && x != w->scores && !is_own(in, var_of(w, x)))
+            int s = in->op == K_LOAD && is_local(w, in) ? store_before(w, in->buf, i) : 0;
+            bool of_key = s && w->nests.at[w->nest_of[s] - 1].key;
+            if (of_key && (!is_own(in, var_of(w, x)) || (scores && i < kernel_loop_end(w->k, x->inner))))
                 return step_refuse(w->why, "a score needs others than its own");
         }
     }
     for (int i = w->last->loop; i < w->last->end; i++) {
-        int store =
-            is_local(w, ins(w, i)) && ins(w, i)->op == K_LOAD && (reg)i != w->weight ? store_before(w, ins(w, i)->buf, i) : 0;
+        int store = is_local(w, ins(w, i)) && ins(w, i)->op == K_LOAD && (reg)i != w->rounding[0]
+                        ? store_before(w, ins(w, i)->buf, i)
+                        : 0;
         if (store && w->nests.at[w->nest_of[store] - 1].key)
             return step_refuse(w->why, "the scores are needed behind the last contraction, too");
     }
@@ -193,6 +234,7 @@ static bool find_needs(row *w) {
         const nest *n = w->nest_of[i] ? &w->nests.at[w->nest_of[i] - 1] : NULL;
         *own |= w->needs[in->a] | w->needs[in->b] | w->needs[in->c] | w->needs[in->dyn];
         if (n && n->key && gpu_uses(in, var_of(w, n))) *own |= OF_KEY;
+        if (stored_number(w, i)) *own |= w->needs[stored_number(w, i)];
         if (in->op == K_LOAD && is_local(w, in)) {
             int s = store_before(w, in->buf, i);
             if (s) *own |= w->needs[ins(w, s)->a];
@@ -266,14 +308,17 @@ static bool take_factors(row *w) {
 
 static bool find_parts(row *w) {
     if (!read_nests(w) || !find_contractions(w) || !mark_keys(w) || !find_needs(w)) return false;
-    for (int i = w->scores->loop; i < w->scores->end; i++)
-        if (ins(w, i)->op == K_STORE) {
-            if (w->score) return step_refuse(w->why, "the first contraction stores several values");
-            w->score = ins(w, i)->a;
-        }
-    if (!w->score || ins(w, w->scores->acc)->dtype != TN_F32 || ins(w, w->last->acc)->dtype != TN_F32 ||
-        ins(w, (int)w->score)->dtype != TN_F32)
-        return step_refuse(w->why, "the contractions are not of f32");
+    for (int n = 0; n < w->n_scores; n++) {
+        const nest *x = w->scores[n];
+        for (int i = x->loop; i < x->end; i++)
+            if (ins(w, i)->op == K_STORE) {
+                if (w->score[n]) return step_refuse(w->why, "a contraction of scores stores several values");
+                w->score[n] = stored_value(w, ins(w, i));
+            }
+        if (!w->score[n] || ins(w, x->acc)->dtype != TN_F32 || ins(w, w->last->acc)->dtype != TN_F32 ||
+            ins(w, (int)w->score[n])->dtype != TN_F32)
+            return step_refuse(w->why, "the contractions are not of f32");
+    }
     if (w->max && !is_free(w, w->max_of)) return step_refuse(w->why, "the maximum depends on a sum of the scores");
     bool ok = take_factors(w);
     for (int s = 0; s < w->n_sums; s++) ok = ok && is_scaled(w, w->sum_of[s], 0);
@@ -322,7 +367,8 @@ static reg copy_at(row *w, int i, kvar v) {
 static reg emit(row *w, reg r) {
     r = resolve(w, r);
     if (!r || w->to[r]) return w->to[r];
-    if (r == w->score) return w->to[r] = load(w, w->score_buf, w->at);
+    for (int n = 0; n < w->n_scores; n++)
+        if (r == w->score[n]) return w->to[r] = load(w, w->score_buf[n], w->at);
     const kins *in = ins(w, (int)r);
     emit(w, in->a), emit(w, in->b), emit(w, in->c), emit(w, in->dyn);
     reg of[4] = { in->a, in->b, in->c, in->dyn };
@@ -342,26 +388,46 @@ static void begin_nest(row *w, const char *name, int64_t n, bool reduce) {
     w->at = open(w, name, n, reduce);
 }
 
+/* Numbers of the row that a nest of scores loads, and what is computed of these alone: once a row. */
+static void write_numbers(row *w, const nest *n) {
+    build_copier c = { w->k, w->o, w->to_row };
+    for (int i = n->loop + 1; i < n->end; i++) {
+        const kins *in = ins(w, i);
+        bool inside = n->inner && i >= n->inner && i <= kernel_loop_end(w->k, n->inner);
+        bool load = in->op == K_LOAD && w->k->bufs.at[in->buf].kind == KB_IN && !in->dyn && !in->n_mask;
+        bool work = in->op == K_ALU && in->a && w->to_row[in->a] && (!in->b || w->to_row[in->b]) && !in->c;
+        if (!inside && !w->needs[i] && (load || work)) build_copy(&c, i, &w->places);
+    }
+}
+
 /* What is the row's own, and does not depend on the scores: as it is. */
 static void write_before(row *w) {
     build_copier c = { w->k, w->o, w->to_row };
     for (int i = w->from; i < w->end; i++) {
         const nest *n = w->nest_of[i] ? &w->nests.at[w->nest_of[i] - 1] : NULL;
         if (n && (n->key || n >= w->last)) {
+            if (n->key) write_numbers(w, n);
             i = n->end;
             continue;
         }
-        if (w->needs[i] || (ins(w, i)->op == K_ACC && i == (int)w->max)) continue;
+        if (!w->needs[i] && resolve(w, (reg)i) != (reg)i) {
+            w->to_row[i] = w->to_row[resolve(w, (reg)i)];
+            continue;
+        }
+        if (w->needs[i] || (ins(w, i)->op == K_STORE && !n) || (ins(w, i)->op == K_ACC && i == (int)w->max)) continue;
         build_copy(&c, i, &w->places);
     }
 }
 
-static void write_scores(row *w) {
-    const nest *n = w->scores;
+static void write_scores(row *w, int which) {
+    const nest *n = w->scores[which];
     begin_nest(w, "i", w->tile, false);
     for (int i = n->loop + 1; i < n->end; i++) {
+        if (w->to[i]) continue;
         if (ins(w, i)->op == K_STORE)
-            store(w, w->score_buf, w->at, w->to[ins(w, i)->a]);
+            store(w, w->score_buf[which], w->at, w->to[w->score[which]]);
+        else if (resolve(w, (reg)i) != (reg)i)
+            w->to[i] = emit(w, (reg)i);
         else
             copy_at(w, i, var_of(w, n));
     }
@@ -428,7 +494,8 @@ static void write_products(row *w) {
     w->at = open(w, "k", w->tile, true);
     build_put(&w->places, var_of(w, n), affine_var(w->o->a, c));
     for (int i = n->loop + 1; i < n->upd; i++)
-        if (i != n->inner && i != n->acc && (reg)i != (w->weight_is_a ? upd->a : upd->b)) copy_at(w, i, ins(w, n->inner)->var);
+        if (i != n->inner && i != n->acc && (reg)i != w->rounding[0] && (reg)i != w->rounding[1] && (reg)i != w->rounding[2])
+            copy_at(w, i, ins(w, n->inner)->var);
     w->places.n = 0;
     reg weight = load(w, w->weight_buf[w->n_sums], w->at);
     build_update(w->o, OP_dot, weight, w->to[other], acc);
@@ -444,7 +511,7 @@ static void write_after(row *w) {
     memcpy(w->to, w->to_row, sizeof *w->to * (size_t)w->k->ins.n);
     w->at = -1;
     for (int f = 0; f < w->n_factors; f++) factors[f] = emit(w, w->factor[f].r);
-    for (int i = w->from; i < w->end; i++) /* of the row */
+    for (int i = w->from; i < n->loop; i++) /* of the row */
         if (!w->nest_of[i] && !w->to[i] && !(w->needs[i] & OF_KEY) && ins(w, i)->op != K_ACC) emit(w, (reg)i);
     push(w, *ins(w, n->loop));
     for (int i = n->loop + 1; i < n->inner; i++)
@@ -452,9 +519,22 @@ static void write_after(row *w) {
     reg v = load(w, w->out_buf, var_of(w, n));
     for (int f = 0; f < w->n_factors; f++) v = alu(w, (op_code)w->factor[f].op, v, factors[f]);
     w->to[n->acc] = v;
-    for (int i = kernel_loop_end(w->k, n->inner) + 1; i <= n->end; i++) copy_at(w, i, -1);
-    for (int i = n->end + 1; i < w->end; i++)
-        if (w->nest_of[i]) copy_at(w, i, -1);
+    for (int i = kernel_loop_end(w->k, n->inner) + 1; i <= n->end; i++) {
+        reg r = resolve(w, (reg)i);
+        if (r != (reg)i)
+            w->to[i] = w->to[r];
+        else
+            copy_at(w, i, -1);
+    }
+    for (int i = n->end + 1; i < w->end; i++) {
+        reg r = resolve(w, (reg)i);
+        if (r != (reg)i)
+            w->to[i] = emit(w, r);
+        else if (w->nest_of[i] || ins(w, i)->op == K_ACC)
+            copy_at(w, i, -1);
+        else if (!w->to[i])
+            emit(w, (reg)i);
+    }
 }
 
 static void write_row(row *w) {
@@ -465,12 +545,13 @@ static void write_row(row *w) {
     reg max = w->max ? build_acc(o, OP_NIL, TN_F32, -INFINITY, 1) : 0;
     for (int s = 0; s < w->n_sums; s++) w->to_row[w->sum[s]] = build_acc(o, OP_NIL, TN_F32, 0, 1);
     int64_t columns = k->vars.at[var_of(w, w->last)].extent;
-    w->score_buf = local(w, w->tile), w->out_buf = local(w, columns);
+    for (int n = 0; n < w->n_scores; n++) w->score_buf[n] = local(w, w->tile);
+    w->out_buf = local(w, columns);
     kvar c = open(w, "c", columns, false);
     store(w, w->out_buf, c, number(w, 0));
     build_ends(w->o, 1);
     w->step = open(w, "kt", w->n_tiles, true);
-    write_scores(w);
+    for (int n = 0; n < w->n_scores; n++) write_scores(w, n);
     write_maximum(w, &max);
     write_weights(w);
     for (int s = 0; s < w->n_sums; s++) write_sum(w, s, w->to_row[w->sum[s]]);
@@ -481,8 +562,12 @@ static void write_row(row *w) {
     build_ends(o, w->n_outer);
     bool *used = ARENA_ARRAY(o->a, bool, o->bufs.n + 1);
     for (int i = 1; i < o->ins.n; i++) used[o->ins.at[i].buf] |= o->ins.at[i].op == K_LOAD || o->ins.at[i].op == K_STORE;
-    for (int b = 0; b < o->bufs.n; b++)
+    bool *read = ARENA_ARRAY(o->a, bool, o->bufs.n + 1);
+    for (int i = 1; i < o->ins.n; i++) read[o->ins.at[i].buf] |= o->ins.at[i].op == K_LOAD;
+    for (int b = 0; b < o->bufs.n; b++) {
         if (o->bufs.at[b].kind == KB_LOCAL && !used[b]) o->bufs.at[b].elems = 0;
+        if (o->bufs.at[b].kind == KB_INOUT && !read[b]) o->bufs.at[b].kind = KB_OUT; /* the row's own number */
+    }
 }
 
 bool step_online_softmax(kernel **kk, const loop_step *s, str *why) {
@@ -499,8 +584,8 @@ bool step_online_softmax(kernel **kk, const loop_step *s, str *why) {
             return step_refuse(why, "loop %s is empty", k->vars.at[k->ins.at[i].var].name);
     w.weight_dtype = TN_F32;
     if (!find_parts(&w)) return false;
-    const kins *last = ins(&w, w.last->upd);
-    if (step_flag(s, "narrow")) w.weight_dtype = k->bufs.at[ins(&w, (int)(w.weight_is_a ? last->a : last->b))->buf].dtype;
+    const kins *taken = ins(&w, (int)w.rounding[2]);
+    if (step_flag(s, "narrow")) w.weight_dtype = taken->op == K_WRAP ? taken->src : k->bufs.at[taken->buf].dtype;
     w.n_tiles = (w.keys + w.tile - 1) / w.tile;
     kernel *o = w.o = kernel_clone(k, k->a);
     o->ins.n = 1;

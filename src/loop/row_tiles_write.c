@@ -232,6 +232,7 @@ static void copy_at(writer *w, int i, const rt_nest *n, int row, int g) {
     if (w->tiles) build_put(&p, w->tiles->v, w->tile);
     build_put(&p, w->w->row, row_at(w, row));
     if (row_tail(w) && (store || gpu_uses(in, w->w->row))) build_bound(&p, row_at(w, row), w->w->rows, 0);
+    if (store && !n && w->w->across > 1) build_bound(&p, w->x, 1, 0); /* a number of the row */
     if (n) {
         p.along = n->v, p.lanes = n->vectors ? w->w->wide : 1, p.varies = n->varies;
         build_put(&p, n->v, column_at(w, n, g));
@@ -506,26 +507,28 @@ static void write_tiles(writer *w, const rt_nest *n) {
     if (w->w->skip) add_skipped(w, n);
 }
 
-/* The same where matrix units multiply. Operands that move have two stages where tiles that count come first: the next tile's
- * are on their way while this one is worked on, so that one meeting a tile is enough. */
+/* The same where matrix units multiply. Operands that move have two stages: the next tile's are on their way while this one is
+ * worked on, so that one meeting a tile is enough. Tiles that count come first: back to front where those are the last ones. */
 static void write_matrix_tiles(writer *w, const rt_nest *n) {
-    bool skip = w->w->skip != 0, ahead = n->n > 1 && (!skip || counts_first(w, n)), odd = ahead && n->n % 2;
+    bool skip = w->w->skip != 0, back = skip && !counts_first(w, n), ahead = n->n > 1, odd = ahead && n->n % 2;
+    affine first = affine_const(back ? n->n - 1 : 0), at;
     reg counts = 0;
     rt_matrix_copy(w, false, affine_const(0), false, affine_const(0));
-    if (ahead) rt_matrix_copy(w, true, affine_const(0), false, affine_const(0));
+    if (ahead) rt_matrix_copy(w, true, first, false, affine_const(0));
     if (skip) {
         w->zeros = build_number(w->o, TN_F32, 0);
         w->broken = build_acc(w->o, OP_add, TN_F32, 0, RT_WIDE);
     }
     w->tiles = n, w->stage = affine_const(0);
-    w->tile = affine_var(w->o->a, build_loop(w->o, "kt", ahead ? (n->n + 1) / 2 : n->n, PAR_SERIAL));
+    at = affine_var(w->o->a, build_loop(w->o, "kt", ahead ? (n->n + 1) / 2 : n->n, PAR_SERIAL));
     if (ahead) {
         w->stage = affine_var(w->o->a, build_loop(w->o, "stage", 2, PAR_SERIAL));
-        w->tile = plus(w, w->stage, w->tile, 2);
+        at = plus(w, w->stage, at, 2);
     }
+    w->tile = plus(w, first, at, back ? -1 : 1);
     if (odd) {
-        reg at = build_index(w->o, TN_I32, w->tile);
-        build_if(w->o, "there", 1, build_op(w->o, OP_lt, at, build_number(w->o, TN_I32, (double)n->n)));
+        reg there = build_index(w->o, TN_I32, at);
+        build_if(w->o, "there", 1, build_op(w->o, OP_lt, there, build_number(w->o, TN_I32, (double)n->n)));
     }
     if (skip) counts = tile_counts(w), build_if(w->o, "once", 1, counts);
     if (!ahead) {
@@ -534,7 +537,7 @@ static void write_matrix_tiles(writer *w, const rt_nest *n) {
     }
     meet(w);
     affine other = affine_offset(affine_scale(w->o->a, w->stage, -1), 1);
-    if (ahead) rt_matrix_copy(w, true, affine_offset(w->tile, 1), true, other);
+    if (ahead) rt_matrix_copy(w, true, affine_offset(w->tile, back ? -1 : 1), true, other);
     write_range(w, n->loop + 1, n->end);
     if (skip) {
         build_ends(w->o, 1);
@@ -600,12 +603,18 @@ static void write_range(writer *w, int from, int to) {
     }
 }
 
+/* The first rows have the most tiles that count. */
+static bool most_first(const writer *w) {
+    const kins *c = ins(w, w->w->skip), *x = ins(w, (int)c->a), *y = ins(w, (int)c->b);
+    return (affine_coef(plus(w, x->idx, y->idx, -1), w->w->row) > 0) == is_least(c);
+}
+
 static void open_blocks(writer *w) {
     const row_tiles *t = w->w;
     int64_t blocks = (t->rows + t->block - 1) / t->block;
     affine g = affine_var(w->o->a, build_loop(w->o, "g", blocks, PAR_BLOCKS));
     w->first_row = affine_scale(w->o->a, g, t->block);
-    if (t->skip) w->first_row = affine_offset(affine_scale(w->o->a, g, -t->block), (blocks - 1) * t->block);
+    if (t->skip && !most_first(w)) w->first_row = affine_offset(affine_scale(w->o->a, g, -t->block), (blocks - 1) * t->block);
     w->o->grid_blocks *= blocks;
 }
 

@@ -122,7 +122,7 @@ bool pass_run_watched(graph *g, const pass_info *p, arena *scratch, bool check, 
 }
 
 const char *pass_stage_name(pass_stage stage) {
-    static const char *const names[] = { "canon", "lower", "gpu", "cpu", "target" };
+    static const char *const names[] = { "canon", "lower", "gpu", "units", "cpu", "target" };
     return names[stage];
 }
 

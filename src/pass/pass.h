@@ -8,7 +8,14 @@
 #include "ir/graph.h"
 
 typedef bool (*pass_fn)(graph *g, arena *scratch); /* returns whether anything changed */
-typedef enum pass_stage { STAGE_CANON, STAGE_LOWER, STAGE_GPU, STAGE_CPU, STAGE_TARGET } pass_stage; /* see passes.def */
+typedef enum pass_stage {
+    STAGE_CANON,
+    STAGE_LOWER,
+    STAGE_GPU,
+    STAGE_UNITS,
+    STAGE_CPU,
+    STAGE_TARGET
+} pass_stage; /* see passes.def */
 typedef struct pass_info {
     const char *name, *doc, *regions;
     pass_stage stage;
@@ -23,5 +30,7 @@ bool pass_run(graph *g, const pass_info *p, arena *scratch, bool check);
 void pass_run_all(graph *g, arena *scratch, bool check);
 void pass_run_stage(graph *g, pass_stage stage, arena *scratch, bool check); /* once, in order */
 const char *pass_stage_name(pass_stage stage);
+/* Marks the weights of attention that contractions take, by node: recompute_weights is worth it where none is stored. */
+void recompute_weights_taken(const graph *g, bool *taken);
 
 #endif

@@ -8,9 +8,12 @@
 
 #include <math.h>
 
+enum { MOST_PRODUCTS = 4 };
+
 typedef struct sizes {
     double outer;                       /* iterations of the loops around the rows */
-    int64_t rows, keys, steps, columns; /* steps: of a score */
+    int64_t rows, keys, steps, columns; /* steps: of a score, or of several together */
+    int scores;                         /* contractions that make them */
     bool skips;                         /* a comparison of indices throws scores away */
 } sizes;
 
@@ -18,9 +21,10 @@ typedef struct shape {
     int block, down, across, tile;
 } shape;
 
-/* Of the first and the last contraction; false: there are not two. */
+/* Of the last contraction, and those before it, which make scores; false: there are none, or too many. */
 static bool find_sizes(const kernel *k, sizes *out) {
     int n = gpu_outer_loops(k), found = 0;
+    int64_t columns[MOST_PRODUCTS], steps[MOST_PRODUCTS];
     *out = (sizes){ .outer = 1 };
     if (n < 1) return false;
     out->rows = k->ins.at[n].hi;
@@ -32,16 +36,21 @@ static bool find_sizes(const kernel *k, sizes *out) {
         for (int j = i + 1; j < end; j++) {
             const kins *in = &k->ins.at[j];
             if (in->op == K_LOOP) inner = j;
-            out->skips |= found == 1 && in->op == K_ALU && op_get((op_code)in->alu)->cls == CL_CMP &&
+            out->skips |= found && in->op == K_ALU && op_get((op_code)in->alu)->cls == CL_CMP &&
                           k->ins.at[in->a].op == K_INDEX && k->ins.at[in->b].op == K_INDEX;
             if (in->op != K_UPD || in->alu != OP_dot || !inner) continue;
-            if (!found) out->steps = k->ins.at[inner].hi, out->keys = loop->hi;
-            if (found && k->ins.at[inner].hi != out->keys) return false;
-            out->columns = loop->hi, found++;
+            if (found == MOST_PRODUCTS) return false;
+            columns[found] = loop->hi, steps[found++] = k->ins.at[inner].hi;
         }
         i = end;
     }
-    return found == 2;
+    if (found < 2) return false;
+    out->scores = found - 1, out->keys = steps[found - 1], out->columns = columns[found - 1];
+    for (int i = 0; i < found - 1; i++) {
+        if (columns[i] != out->keys) return false;
+        out->steps += steps[i];
+    }
+    return true;
 }
 
 /* Bytes of shared memory of a thread block. */
@@ -117,7 +126,7 @@ static bool choose(const sizes *z, const target *t, shape *best, double *out) {
 /* Of a thread for a tile of scores, in fragments: what is computed with each score and each result, copies, and meetings. */
 static double matrix_work(const sizes *z, const shape *s, double columns) {
     double copies = (double)s->tile * ((double)z->steps + columns) / 8 / (s->down * s->across);
-    return 5.0 * s->tile + columns + 4 * copies + 150;
+    return 5.0 * z->scores * s->tile + columns + 4 * copies + 150;
 }
 
 /* Nanoseconds; INFINITY where the shape does not fit. Measured on an H200: a multiprocessor issues 0.55 of what it could; a
@@ -129,7 +138,8 @@ static double matrix_cost_of(const sizes *z, const shape *s, const target *t) {
     while (columns < (double)z->columns) columns *= 2;
     double steps = ceil((double)z->steps / KERNEL_MATRIX) * KERNEL_MATRIX,
            bytes = 2 * (s->block * steps + 2.0 * s->tile * (steps + fmax(columns, KERNEL_MATRIX)));
-    double registers = 0.75 * s->tile + columns / 2 + 70, held = fmax((double)t->shared_most, 4 * (double)t->shared_bytes);
+    double registers = (0.25 + 0.5 * z->scores) * s->tile + columns / 2 + 70,
+           held = fmax((double)t->shared_most, 4 * (double)t->shared_bytes);
     if (bytes > (double)target_shared_most(t) || threads > t->block_threads || registers > 240) return INFINITY;
     double room = fmax(1, fmin(floor(held / bytes), floor((double)m->registers / (registers * threads))));
     double cores = fmax(1, floor((double)t->resident_threads / 1024)), blocks = z->outer * ceil((double)z->rows / s->block);
@@ -184,5 +194,5 @@ bool recipe_attention(const kernel *k0, const target *t, recipe_form *best) {
     z.skips = z.skips && t->local_barriers;
     if (t->matrix_units && machine_row_of(t)->matrix_f16 > 0 && choose_matrix(&z, t, &s, &ns) && take(k, &s, true, ns, t, best))
         return true;
-    return choose(&z, t, &s, &ns) && take(k, &s, false, ns, t, best);
+    return z.scores == 1 && choose(&z, t, &s, &ns) && take(k, &s, false, ns, t, best);
 }

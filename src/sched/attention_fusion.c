@@ -1,5 +1,6 @@
 /* attention_fusion.c - two contractions with a softmax between them become one kernel for a GPU, which goes through the scores
- * tile by tile (loop/online_softmax.c): they are never stored.
+ * tile by tile (loop/online_softmax.c): they are never stored. So do several that make scores and one that takes them, as
+ * attention's gradients are (pass/recompute_weights.c).
  *
  * In: a plan with kernels in scalar form, after the choice of what is done in place. Out: the plan with fewer kernels, in
  * scalar form (row_join.h writes them); their recipe is recipe/attention.c. What decides, from shapes and the target alone: the
@@ -11,9 +12,16 @@
 
 #include <math.h>
 
-enum { MOST_LINKS = 6 };
+enum { MOST_LINKS = 10, MOST_PRODUCTS = 4 /* that the recipe takes */ };
 #define MEASURED 1.3            /* times what the model says, of four kernels on an H200 */
 #define ROOM ((int64_t)1 << 50) /* for scores: they only stand in the scalar form */
+
+/* Weights of attention are powers. */
+static bool has_power(const kernel *k) {
+    for (int i = 1; i < k->ins.n; i++)
+        if (k->ins.at[i].op == K_ALU && k->ins.at[i].alu == OP_exp) return true;
+    return false;
+}
 
 static int contractions(const kernel *k) {
     int n = 0;
@@ -21,17 +29,87 @@ static int contractions(const kernel *k) {
     return n;
 }
 
+/* The kernel with its outer loops, whose order is free, in another one: loop i is what loop order[i] was. */
+static kernel *reordered(const kernel *k, const int *order, int n) {
+    kernel *o = kernel_clone(k, k->a);
+    for (int i = 0; i < n; i++) o->ins.at[1 + i] = k->ins.at[1 + order[i]];
+    return o;
+}
+
+/* Whether kernel i, with its rows in some order, can follow the chain; then it has that order. */
+static bool append(row_chain *c, const target *t, int i) {
+    static const int orders[][ROW_MOST_SHARED] = {
+        { 0, 1, 2 }, { 0, 2, 1 }, { 1, 0, 2 }, { 1, 2, 0 }, { 2, 0, 1 }, { 2, 1, 0 }
+    };
+    pkernel *pk = &c->p->kernels.at[i];
+    kernel *own = pk->k;
+    int loops = row_shared_loops(own);
+    for (int o = 0; o < (int)COUNT_OF(orders) && (o == 0 || loops == ROW_MOST_SHARED); o++) {
+        if (o) pk->k = reordered(own, orders[o], loops);
+        if (!row_same(c->p->kernels.at[c->first].k, pk->k, c->shared)) continue;
+        row_link l = row_link_make(c->p, pk, c->shared);
+        if (row_objection(c, &l, pk->k, ROOM, t->buffers ? t->buffers : ROW_MOST_ARGS)) continue;
+        row_append(c, arena_copy(c->p->a, &l, sizeof l), pk->k);
+        return true;
+    }
+    pk->k = own;
+    return false;
+}
+
 /* The longest chain of so many kernels at most that can be joined. */
 static row_chain grow(plan *p, const target *t, int first, int shared, int most) {
     row_chain c = row_chain_make(p, first, shared);
-    for (int i = first; i < p->kernels.n && c.n < most; i++) {
-        const kernel *k = p->kernels.at[i].k;
-        if (!row_same(p->kernels.at[first].k, k, shared)) break;
-        row_link l = row_link_make(p, &p->kernels.at[i], shared);
-        if (row_objection(&c, &l, k, ROOM, t->buffers ? t->buffers : ROW_MOST_ARGS)) break;
-        row_append(&c, arena_copy(p->a, &l, sizeof l), k);
-    }
+    for (int i = first; i < p->kernels.n && c.n < most && append(&c, t, i);) i++;
     return c;
+}
+
+/* The first later kernel that takes what kernel i makes, one value between kernels; 0: there is none, or it makes several. */
+static int next_user(const plan *p, int i) {
+    const pkernel *pk = &p->kernels.at[i];
+    int32_t made = -1;
+    for (int b = 0; b < pk->k->bufs.n; b++) {
+        if (pk->args[b].buf < 0 || pk->k->bufs.at[b].kind == KB_IN) continue;
+        if (p->bufs.at[pk->args[b].buf].kind != PB_TEMP || pk->k->bufs.at[b].kind != KB_OUT || made >= 0) return 0;
+        made = pk->args[b].buf;
+    }
+    for (int j = i + 1; made >= 0 && j < p->kernels.n; j++)
+        for (int x = 0; x < p->kernels.at[j].k->bufs.n; x++)
+            if (p->kernels.at[j].args[x].buf == made) return j;
+    return 0;
+}
+
+static int32_t place_of(const plan *p, int32_t buf) { /* the buffer that it is a part of, or shares its place with */
+    for (;;) {
+        const pbuf *b = &p->bufs.at[buf];
+        int32_t next = b->kind == PB_WINDOW ? b->window_of : b->inplace_of;
+        if (next < 0) return buf;
+        buf = next;
+    }
+}
+
+/* Whether kernel j writes where kernel i reads or writes. */
+static bool disturbs(const plan *p, int j, int i) {
+    const pkernel *x = &p->kernels.at[j], *y = &p->kernels.at[i];
+    for (int a = 0; a < x->k->bufs.n; a++)
+        for (int b = 0; b < y->k->bufs.n; b++)
+            if (x->args[a].buf >= 0 && y->args[b].buf >= 0 && x->k->bufs.at[a].kind != KB_IN &&
+                place_of(p, x->args[a].buf) == place_of(p, y->args[b].buf))
+                return true;
+    return false;
+}
+
+/* Scores are made right before the contraction that takes them, where they can become one kernel with it. */
+static void sink_scores(plan *p) {
+    for (int i = p->kernels.n - 1; i >= 0; i--) {
+        pkernel pk = p->kernels.at[i];
+        bool possible = contractions(pk.k) == 1 && pk.k->bytes_written > pk.k->bytes_read;
+        int to = possible ? next_user(p, i) : 0;
+        if (to <= i + 1 || !contractions(p->kernels.at[to].k)) continue;
+        for (int j = i + 1; j < to && possible; j++) possible = !disturbs(p, j, i);
+        if (!possible) continue;
+        memmove(&p->kernels.at[i], &p->kernels.at[i + 1], sizeof pk * (size_t)(to - 1 - i));
+        p->kernels.at[to - 1] = pk;
+    }
 }
 
 /* What its kernels take otherwise, in nanoseconds: each as a launch, or row by row in one. INFINITY where scores would come
@@ -47,34 +125,72 @@ static double otherwise(const row_chain *c, const target *t) {
     return fmin(alone, rows);
 }
 
-/* Kernels that became one, or 0. */
-static int try_chain(plan *p, const target *t, const row_uses *uses, int first, int shared, pkernel *out) {
+/* The kernels from the first one on with their loops as they were. */
+static void restore(plan *p, int first, kernel *const *own) {
+    for (int i = 0; i < MOST_LINKS && first + i < p->kernels.n; i++) p->kernels.at[first + i].k = own[i];
+}
+
+/* How many kernels from the first one on can be one, of which *cost has the nanoseconds; 0: none. Commits to it where `out` is
+ * given. */
+static int try_chain(plan *p, const target *t, const row_uses *uses, int first, int shared, pkernel *out, double *cost) {
+    kernel *own[MOST_LINKS] = { 0 };
+    for (int i = 0; i < MOST_LINKS && first + i < p->kernels.n; i++) own[i] = p->kernels.at[first + i].k;
     for (int most = MOST_LINKS; most > 1;) {
         row_chain c = grow(p, t, first, shared, most);
-        int products = 0;
-        for (int i = 0; i < c.n; i++) products += contractions(p->kernels.at[first + i].k);
-        if (c.n < 2 || products < 2) return 0;
+        int products = 0, n = 0;
+        for (; n < c.n && products + contractions(p->kernels.at[first + n].k) <= MOST_PRODUCTS; n++)
+            products += contractions(p->kernels.at[first + n].k);
+        if (n < c.n) { /* layers of a network, say */
+            restore(p, first, own);
+            most = n;
+            continue;
+        }
+        bool powers = false;
+        for (int i = 0; i < c.n; i++) powers |= has_power(p->kernels.at[first + i].k);
+        if (!powers || products < 2) {
+            restore(p, first, own);
+            return 0;
+        }
         recipe_form form = { .cost = otherwise(&c, t) / machine_row_of(t)->count_ns };
-        if (products == 2) {
-            *out = row_join(&c, uses, &(row_form){ .room = ROOM });
-            if (recipe_attention(out->k, t, &form)) {
+        pkernel joined = row_join(&c, uses, &(row_form){ .room = ROOM });
+        if (recipe_attention(joined.k, t, &form)) {
+            *cost = form.cost * machine_row_of(t)->count_ns;
+            if (out) {
+                *out = joined;
                 row_commit(&c, uses, out,
                            "scores go from one contraction to the next tile by tile, and are never stored: one launch");
-                return c.n;
+            } else {
+                restore(p, first, own);
             }
+            return c.n;
         }
         most = c.n - 1;
+        restore(p, first, own);
     }
     return 0;
 }
 
+/* Whether the first kernel had better stay alone: what follows it is faster without it, on matrix units that do not take what a
+ * row has stored. */
+static bool better_later(plan *p, const target *t, const row_uses *uses, int first, int shared) {
+    double with, without;
+    if (contractions(p->kernels.at[first].k) || first + 1 == p->kernels.n) return false;
+    int n = try_chain(p, t, uses, first, shared, NULL, &with);
+    if (!n || row_shared_loops(p->kernels.at[first + 1].k) < shared) return false;
+    int m = try_chain(p, t, uses, first + 1, shared, NULL, &without);
+    return m >= n - 1 && without + vertical_alone(p->kernels.at[first].k, t) < with;
+}
+
 void fuse_attention(plan *p, const target *t) {
+    sink_scores(p);
     row_uses uses = row_find_uses(p);
     VEC(pkernel) out = { 0 };
     for (int i = 0; i < p->kernels.n;) {
         pkernel made = p->kernels.at[i];
         int n = 0;
-        for (int shared = row_shared_loops(made.k); shared > 0 && !n; shared--) n = try_chain(p, t, &uses, i, shared, &made);
+        double cost;
+        for (int shared = row_shared_loops(made.k); shared > 0 && !n; shared--)
+            if (!better_later(p, t, &uses, i, shared)) n = try_chain(p, t, &uses, i, shared, &made, &cost);
         VEC_PUSH(p->a, &out, n ? made : p->kernels.at[i]);
         i += n ? n : 1;
     }

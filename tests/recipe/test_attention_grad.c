@@ -1,0 +1,188 @@
+/* test_attention_grad.c - attention as it is trained: on GPUs with matrix units the result and the gradients of queries, keys
+ * and values are a kernel each, of which none stores a square of positions. Values by the interpreter, thread by thread,
+ * against double; spellings; memory linear in the positions.
+ *
+ * Labels: random */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "api/api.h"
+#include "grad/grad.h"
+#include "loop/schedule.h"
+#include "machine/machine.h"
+#include "support/plan_run.h"
+
+typedef enum mask { CAUSAL, ADDED, FULL } mask;
+typedef enum norm { DIV, RECIPROCAL, WIDE_SUM /* as tn_nn_softmax: sums are f32 */, WIDE /* the softmax is f32 */ } norm;
+typedef struct spelling {
+    const char *name;
+    mask mask;
+    norm norm;
+    bool scores_scaled; /* else the queries are */
+    tn_dtype type;
+} spelling;
+static const spelling spellings[] = {
+    { "causal", CAUSAL, WIDE_SUM, false, TN_BF16 },   { "full", FULL, WIDE_SUM, false, TN_F16 },
+    { "divided", CAUSAL, DIV, false, TN_F16 },        { "reciprocal", FULL, RECIPROCAL, true, TN_BF16 },
+    { "scaled scores", CAUSAL, DIV, true, TN_BF16 },  { "added", ADDED, WIDE_SUM, false, TN_BF16 },
+    { "wide softmax", CAUSAL, WIDE, false, TN_BF16 },
+};
+
+static val input(graph *g, const char *name, tn_dtype t, int64_t b, int64_t m, int64_t n) {
+    return graph_add(g,
+                     &(spec){ .op = OP_input, .dtype = (uint8_t)t, .name = name, .rank = 3, .dims = (int64_t[]){ b, m, n } });
+}
+static val row(graph *g, op_code op, val x) { return graph_reduce(g, op, x, 1ull << 2); }
+
+/* Softmax over the last axis, of x type[b,m,n]. */
+static val softmax(graph *g, const spelling *s, val x, const int64_t *dims) {
+    tn_dtype type = (tn_dtype)graph_get(g, x)->dtype;
+    bool half = type != TN_F32;
+    if (s->norm == WIDE) x = graph_cast(g, x, TN_F32);
+    x = graph_unary(
+        g, OP_exp,
+        graph_binary(g, OP_sub, x, graph_expand(g, graph_unary(g, OP_stop_gradient, row(g, OP_reduce_max, x)), dims)));
+    val sum = s->norm == WIDE_SUM && half ? row(g, OP_sum, graph_cast(g, x, TN_F32)) : row(g, OP_sum, x);
+    if (s->norm == DIV || s->norm == WIDE) return graph_cast(g, graph_binary(g, OP_div, x, graph_expand(g, sum, dims)), type);
+    val inverse = graph_cast(g, graph_binary(g, OP_div, graph_splat_like(g, sum, 1), sum), (tn_dtype)graph_get(g, x)->dtype);
+    return graph_binary(g, OP_mul, x, graph_expand(g, inverse, dims));
+}
+
+/* q and the result's gradient [b,m,d], k and v [b,n,d]; out: y and the gradients of q, k, v. */
+static graph *make(arena *a, const spelling *s, tn_dtype type, int64_t b, int64_t m, int64_t n, int64_t d) {
+    graph *g = graph_make(a, "attention");
+    int64_t dims[] = { b, m, n }, batch[] = { 0 }, last[] = { 2 }, middle[] = { 1 };
+    val x[] = { input(g, "q", type, b, m, d), input(g, "k", type, b, n, d), input(g, "v", type, b, n, d) };
+    val given = input(g, "g", type, b, m, d), out[3];
+    val q = s->scores_scaled ? x[0] : graph_binary(g, OP_mul, x[0], graph_splat_like(g, x[0], 0.25));
+    val score = graph_dot(g, q, x[1], batch, batch, 1, last, last, 1);
+    if (s->scores_scaled) score = graph_binary(g, OP_mul, score, graph_splat_like(g, score, 0.25));
+    val past = graph_binary(g, OP_le, graph_iota(g, TN_I32, 3, dims, 2), graph_iota(g, TN_I32, 3, dims, 1));
+    val low = graph_splat_like(g, score, -INFINITY), none = graph_splat_like(g, score, 0);
+    if (s->mask == CAUSAL) score = graph_select(g, past, score, low);
+    if (s->mask == ADDED) score = graph_binary(g, OP_add, score, graph_select(g, past, none, low));
+    val y = graph_dot(g, softmax(g, s, score, dims), x[2], batch, batch, 1, last, middle, 1);
+    val loss = graph_binary(g, OP_mul, graph_cast(g, y, TN_F32), graph_cast(g, given, TN_F32));
+    loss = graph_reshape(g, graph_reduce(g, OP_sum, loss, 7), 0, NULL);
+    grad_build(g, loss, x, 3, out);
+    graph_output(g, "y", y);
+    graph_output(g, "dq", out[0]), graph_output(g, "dk", out[1]), graph_output(g, "dv", out[2]);
+    return g;
+}
+
+static target with_units(bool small) {
+    target t = target_common_gpu();
+    t.machine = machine_row("h200"), t.matrix_units = true, t.local_barriers = true;
+    t.resident_threads = small ? 1 << 10 : 132 << 10, t.shared_most = 227 << 10;
+    if (small) t.l2_bytes = 1 << 10; /* so that scores are large */
+    return t;
+}
+static plan *plan_of(arena *a, graph *g, const target *t) {
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.fusion = 3, o.check = 1;
+    return pipeline_run(g, a, &o, t);
+}
+
+/* Kernels that go by tiles of scores on matrix units; of those, which skip some. */
+static int count_tiles(const plan *p, int *skip) {
+    int n = 0;
+    *skip = 0;
+    for (int i = 0; i < p->kernels.n; i++) {
+        const schedule *s = p->kernels.at[i].schedule;
+        for (int j = 0; s && j < s->steps.n; j++) {
+            const loop_step *x = &s->steps.at[j];
+            if (x->op != STEP_bind_row_tiles || !step_flag(x, "matrix")) continue;
+            n++, *skip += step_flag(x, "skip_masked");
+        }
+    }
+    return n;
+}
+
+ARENA_TEST(test_spellings) {
+    int all = 0;
+    for (size_t i = 0; i < COUNT_OF(spellings); i++)
+        for (int64_t d = 32; d <= 128; d *= 2) {
+            const spelling *s = &spellings[i];
+            target t = with_units(false);
+            int skip, n = count_tiles(plan_of(a, make(a, s, s->type, 96, 1024, 1024, d), &t), &skip);
+            bool good = n == 4 && (s->mask != CAUSAL || skip == 4);
+            if (!good) printf("%s, %d: %d kernels go by tiles, %d skip some\n", s->name, (int)d, n, skip);
+            all += good;
+        }
+    assert_int_equal(all, 3 * (int)COUNT_OF(spellings));
+}
+
+/* Nothing between kernels grows with the square of positions. */
+ARENA_TEST(test_memory) {
+    double first = 0, last = 0;
+    for (int64_t n = 1024; n <= 16384; n *= 4) {
+        target t = with_units(false);
+        last = (double)plan_of(a, make(a, &spellings[0], TN_BF16, 16, n, n, 64), &t)->temp_bytes;
+        if (n == 1024) first = last;
+        printf("%d positions: %.0f KiB\n", (int)n, last / 1024);
+    }
+    assert_true(last <= 16 * first);
+}
+
+/* Fresh numbers and sizes of all kinds against double. */
+ARENA_TEST(test_values) {
+    uint64_t seed = 11;
+    int units = 0, rounds = (int)COUNT_OF(spellings);
+    for (int round = 0; round < rounds; round++) {
+        const spelling *s = &spellings[(size_t)round % COUNT_OF(spellings)];
+        int64_t n[3];
+        static const int64_t most[] = { 40, 40, 3 };
+        for (int i = 0; i < 3; i++) {
+            seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+            n[i] = 1 + (int64_t)((seed >> 33) % (uint64_t)most[i]);
+        }
+        int64_t rows = 256 + n[0], keys = 260 + n[1], d = n[2] == 1 ? 64 : 24 + 8 * n[2];
+        arena own;
+        arena_init(&own, mem_libc(), a->gd);
+        graph *g = make(&own, s, s->type, 2, rows, keys, d), *exact = make(&own, s, TN_F32, 2, rows, keys, d);
+        sample in = sample_make(g, &own, (uint64_t)round);
+        eval_value *want = eval_graph(exact, &own, in.values);
+        target t = with_units(true);
+        int skip;
+        plan *p = plan_of(&own, g, &t);
+        int tiles = count_tiles(p, &skip);
+        units += tiles == 4;
+        eval_memory *m = eval_memory_make(p, &own);
+        for (int i = 0; i < g->inputs.n; i++)
+            memcpy(m->io[plan_io(p, graph_get(g, g->inputs.at[i])->name, false)], in.data[i], in.bytes[i]);
+        eval_plan(p, m, &own);
+        if (tiles != 4) printf("%s, %d x %d x %d: %d by tiles\n", s->name, (int)rows, (int)keys, (int)d, tiles);
+        for (int o = 0; o < g->outputs.n && tiles == 4; o++) {
+            const void *got = m->io[plan_io(p, g->outputs.at[o].name, true)];
+            const double *y = want[exact->outputs.at[o].v].f, bound = s->type == TN_BF16 ? 0x1p-5 : 0x1p-8;
+            int64_t all = graph_elems(g, g->outputs.at[o].v);
+            double square = 0, worst = 0;
+            for (int64_t i = 0; i < all; i++) square += y[i] * y[i] / (double)all;
+            for (int64_t i = 0; i < all; i++) {
+                double off = fabs(dtype_load(s->type, got, i) - y[i]) / (sqrt(square) + fabs(y[i]));
+                if (!(off < bound))
+                    fail_msg("%s, round %d, %d x %d x %d (%d by tiles, %d skip): %s[%d] is %g, expected %g", s->name, round,
+                             (int)rows, (int)keys, (int)d, tiles, skip, g->outputs.at[o].name, (int)i,
+                             dtype_load(s->type, got, i), y[i]);
+                worst = fmax(worst, off);
+            }
+            if (round < 3) printf("%s, %s: off by %.5f\n", s->name, g->outputs.at[o].name, worst);
+        }
+        arena_fini(&own);
+    }
+    printf("%d of %d by tiles\n", units, rounds);
+    assert_true(2 * units > rounds);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_values), cmocka_unit_test(test_spellings),
+                                        cmocka_unit_test(test_memory) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
