@@ -65,8 +65,14 @@ static tn_tensor zero_times(onnx_call *c, int z, const onnx_steps *w, tn_shape s
     int32_t *sums = ONNX_NEW(c->im->env, int32_t, columns + 1);
     for (int k = axis + 1; k < s.rank; k++) inner *= s.dim[k];
     memset(sums, 0, sizeof *sums * (size_t)columns);
-    for (int64_t k = 0; k < n; k++)
-        sums[k / inner % columns] += z * (w->elem == ELEM_U8 ? ((const uint8_t *)w->data)[k] : ((const int8_t *)w->data)[k]);
+    const uint8_t *plain = w->data;
+    const int8_t *with_sign = w->data;
+    for (int64_t at = 0; at < n;) /* no division for each byte */
+        for (int64_t column = 0; column < columns; column++) {
+            int32_t sum = 0;
+            for (int64_t k = 0; k < inner; k++, at++) sum += w->elem == ELEM_U8 ? plain[at] : with_sign[at];
+            sums[column] += z * sum;
+        }
     return tn_const(c->g, TN_I32, (tn_shape){ .rank = 1, .dim = { columns } }, sums);
 }
 
