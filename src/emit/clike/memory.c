@@ -240,6 +240,7 @@ static const char *piece_type(clike *e, tn_dtype t, int n) {
     case TN_F64:
         return "double2";
     case TN_I64:
+    case TN_U64:
         return e->l->long2;
     default:
         return words[n * (int)dtype_size(t) / 4 - 1];
