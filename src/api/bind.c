@@ -211,6 +211,7 @@ static tn_status run_steps(tn_session *s, int64_t n_steps) {
 
 /* Moves inputs by so many entries of their rings, outputs by so many steps of their traces. */
 static void move_rings(tn_session *s, int64_t entries, int64_t steps) {
+    if (!entries && !steps) return;
     for (int i = 0; i < s->p->n_io; i++)
         if (s->ring[i]) session_place(s, i, (char *)s->bound[i] + s->ring[i] * (s->p->io[i].is_output ? steps : entries));
 }

@@ -12,19 +12,6 @@ static const checkpoint *checkpoint_of(const graph *g, val v) {
     return NULL;
 }
 
-/* The operand that is read by way of an again, where none is computed again: no table, no source if there is another; -1 if
- * there are constants of one value alone. */
-static int outside_slot(const graph *g, const node *n) {
-    int best = -1, rank = 0;
-    for (int i = 0; i < n->n_in; i++) {
-        const node *x = graph_get(g, n->in[i]);
-        bool source = op_get((op_code)x->op)->cls == CL_SOURCE, table = i == 0 && op_get((op_code)n->op)->cls == CL_GATHER;
-        int r = x->op == OP_const && x->splat ? 0 : table ? 1 : source ? 2 : 3;
-        if (r > rank) best = i, rank = r;
-    }
-    return best;
-}
-
 static val compute_again(grad_ctx *c, val v, val after) {
     graph *g = c->g;
     node n = *graph_get(g, v);
@@ -37,7 +24,7 @@ static val compute_again(grad_ctx *c, val v, val after) {
         in[i] = n.in[i] < c->end && c->again[n.in[i]] ? c->again[n.in[i]] : n.in[i];
         own |= in[i] != n.in[i];
     }
-    int slot = own ? -1 : outside_slot(g, &n);
+    int slot = own ? -1 : graph_again_slot(g, &n);
     if (!own && slot < 0) return v;
     if (slot >= 0) in[slot] = graph_again(g, in[slot], after);
     s.in = in;

@@ -186,6 +186,10 @@ val graph_pad(graph *g, val x, const int64_t *before, const int64_t *after, doub
 val graph_slice(graph *g, val x, const int64_t *start, const int64_t *count, const int64_t *step);
 val graph_flip(graph *g, val x, uint64_t axes);
 val graph_again(graph *g, val x, val after);
+int graph_n_read(const node *n); /* operands that are read: an again only waits for its second one */
+/* Of a value that is computed again while all of its operands are there: the one that is read by way of an again. No table, no
+ * source if there is another; -1 if there are constants of one value alone. */
+int graph_again_slot(const graph *g, const node *n);
 typedef struct window_axis {
     int64_t axis, size, stride, dilation;
 } window_axis;

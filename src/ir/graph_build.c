@@ -104,6 +104,19 @@ val graph_flip(graph *g, val x, uint64_t axes) {
     return axes ? add_in(g, OP_flip, &x, 1, &attr, 1) : x;
 }
 
+int graph_n_read(const node *n) { return n->op == OP_again ? 1 : n->n_in; }
+
+int graph_again_slot(const graph *g, const node *n) {
+    int best = -1, rank = 0;
+    for (int i = 0; i < graph_n_read(n); i++) {
+        const node *x = graph_get(g, n->in[i]);
+        bool source = op_get((op_code)x->op)->cls == CL_SOURCE, table = i == 0 && op_get((op_code)n->op)->cls == CL_GATHER;
+        int r = x->op == OP_const && x->splat ? 0 : table ? 1 : source ? 2 : 3;
+        if (r > rank) best = i, rank = r;
+    }
+    return best;
+}
+
 val graph_again(graph *g, val x, val after) { return add_in(g, OP_again, (val[]){ x, after }, 2, NULL, 0); }
 
 /* n, n x (axis, size, stride, dilation); returns the number of values. */

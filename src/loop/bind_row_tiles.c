@@ -12,7 +12,7 @@
 
 #include <math.h>
 
-enum { MOST_DEPTH = 40 /* of elementwise work */ };
+enum { MOST_WORK = 256 /* instructions of elementwise work, each as often as it is read */ };
 
 static bool is_own(const kins *in, kvar v) {
     return in->idx.base == 0 && in->idx.n == 1 && in->idx.t[0].var == v && in->idx.t[0].coef == 1 && !in->n_mask && !in->dyn;
@@ -287,30 +287,29 @@ static bool only_powers(const row_tiles *w, int buf) {
     return true;
 }
 
-/* The comparison without which a value of a nest in the tiles is 0, or (low) -inf; 0: none. What is NaN there otherwise does
- * not count: the comparison threw it away, or all of its row is NaN. */
-static int find_zero(const row_tiles *w, reg r, bool low, int depth) {
+/* The comparison without which a value of a nest in the tiles is 0, or (low) -inf; 0: none, or none within *left instructions.
+ * What is NaN there otherwise does not count: the comparison threw it away, or all of its row is NaN. */
+static int find_zero(const row_tiles *w, reg r, bool low, int *left) {
     const kins *in = rt_ins(w, (int)r);
     int found = 0;
-    if (depth > MOST_DEPTH || !r) return 0;
+    if (!r || --*left < 0) return 0;
     if (rt_local(w, in)) {
         for (int i = (int)r - 1; i >= w->from; i--)
-            if (rt_ins(w, i)->op == K_STORE && rt_ins(w, i)->buf == in->buf)
-                return find_zero(w, rt_ins(w, i)->a, low, depth + 1);
+            if (rt_ins(w, i)->op == K_STORE && rt_ins(w, i)->buf == in->buf) return find_zero(w, rt_ins(w, i)->a, low, left);
         return 0;
     }
     if (low) {
         found = find_comparison(w, r);
-        if (!found && in->op == K_ALU && in->alu == OP_sub) found = find_zero(w, in->a, true, depth + 1);
+        if (!found && in->op == K_ALU && in->alu == OP_sub) found = find_zero(w, in->a, true, left);
         return found;
     }
-    if (in->op == K_WRAP || in->op == K_CAST) return find_zero(w, in->a, false, depth + 1);
+    if (in->op == K_WRAP || in->op == K_CAST) return find_zero(w, in->a, false, left);
     if (in->op != K_ALU) return 0;
-    if (in->alu == OP_exp) return find_zero(w, in->a, true, depth + 1);
+    if (in->alu == OP_exp) return find_zero(w, in->a, true, left);
     if (in->alu == OP_select && rt_ins(w, (int)in->c)->op == K_CONST && rt_ins(w, (int)in->c)->imm == 0)
-        found = is_order(w, in->a) ? (int)in->a : find_zero(w, in->b, false, depth + 1);
-    if (in->alu == OP_mul || in->alu == OP_div) found = find_zero(w, in->a, false, depth + 1);
-    if (in->alu == OP_mul && !found) found = find_zero(w, in->b, false, depth + 1);
+        found = is_order(w, in->a) ? (int)in->a : find_zero(w, in->b, false, left);
+    if (in->alu == OP_mul || in->alu == OP_div) found = find_zero(w, in->a, false, left);
+    if (in->alu == OP_mul && !found) found = find_zero(w, in->b, false, left);
     return found;
 }
 
@@ -325,7 +324,8 @@ static int find_weight_skip(const row_tiles *w) {
     const rt_nest *n = &w->nests.at[last];
     const kins *upd = rt_ins(w, n->upd);
     if (n->kind != RT_PRODUCT) return 0;
-    return find_zero(w, rt_local(w, rt_ins(w, (int)upd->a)) ? upd->a : upd->b, false, 0);
+    int left = MOST_WORK;
+    return find_zero(w, rt_local(w, rt_ins(w, (int)upd->a)) ? upd->a : upd->b, false, &left);
 }
 
 static bool find_skip(row_tiles *w) {

@@ -54,7 +54,7 @@ static void note_reads(chooser *c, int32_t i) {
     while (c->walk.n) {
         val v = c->walk.at[--c->walk.n];
         const node *n = graph_get(c->p->g, v);
-        for (int s = 0; s < (n->op == OP_again ? 1 : n->n_in); s++) {
+        for (int s = 0; s < graph_n_read(n); s++) {
             val x = n->in[s];
             if (is_source(c, x) || c->kernel_of[x] == i || !mark(c, x)) continue;
             if (!in_memory(c, x)) {
@@ -89,9 +89,6 @@ static void note_values(chooser *c) {
 
 /* ---- one value computed again ---- */
 
-/* Operands of v that are read: an again only waits for its second one. */
-static int n_read(const node *n) { return n->op == OP_again ? 1 : n->n_in; }
-
 /* What is computed when v is, ascending: v and what kernels compute inside. *out_reads (may be NULL): the values in memory that
  * it is made of. False: too much, or what cannot be. */
 static bool find_work(chooser *c, val v, val_list *out, val_list *out_reads) {
@@ -105,7 +102,7 @@ static bool find_work(chooser *c, val v, val_list *out, val_list *out_reads) {
         const node *n = graph_get(c->p->g, x);
         if (op_get((op_code)n->op)->cls == CL_CTRL || n->op == OP_concat || out->n == MOST) return false;
         VEC_PUSH(c->a, out, x);
-        for (int s = 0; s < n_read(n); s++) {
+        for (int s = 0; s < graph_n_read(n); s++) {
             val y = n->in[s];
             if (is_source(c, y) || !mark(c, y)) continue;
             if (!in_memory(c, y))
@@ -124,8 +121,8 @@ static int64_t room_for(const value *x, int32_t t, int32_t at) {
     int32_t end = x->late ? x->early : x->last;
     if (t <= end) return 0;
     if (!x->late) return -1;
-    bool before = t < x->late && t <= at && at<x->late, behind = t> x->last && at > x->last && at <= t;
-    return before || behind ? x->bytes : 0;
+    if (t < x->late) return t <= at && at < x->late ? x->bytes : 0;
+    return x->last < at && at <= t ? x->bytes : 0;
 }
 
 /* What it takes to compute v again for launch t, also what it is made of and is gone by then. *out_room: the bytes that this
@@ -255,18 +252,6 @@ static void take(chooser *c, const choice *x) {
 
 /* ---- the new graph ---- */
 
-/* The operand of a value, all of whose operands are read, by which it waits: no table, no source if there is another. */
-static int waiting_slot(const graph *g, const node *n) {
-    int best = -1, rank = 0;
-    for (int s = 0; s < n_read(n); s++) {
-        const node *x = graph_get(g, n->in[s]);
-        bool source = op_get((op_code)x->op)->cls == CL_SOURCE, table = s == 0 && op_get((op_code)n->op)->cls == CL_GATHER;
-        int r = x->op == OP_const && x->splat ? 0 : table ? 1 : source ? 2 : 3;
-        if (r > rank) best = s, rank = r;
-    }
-    return best;
-}
-
 /* What operand y of a value that is computed again for launch t becomes. */
 static val operand_at(const chooser *c, const val *made, val y, int32_t t) {
     if (y >= (val)c->p->g->nodes.n) return y;
@@ -286,12 +271,12 @@ static void compute_again(chooser *c, val v) {
         spec s = graph_spec(g, work.at[k]);
         val *in = arena_copy(c->a, c->p->g->nodes.at[work.at[k]].in, sizeof *in * (size_t)n.n_in);
         bool waits = false; /* by an operand that does */
-        for (int i = 0; i < n_read(&n); i++) {
+        for (int i = 0; i < graph_n_read(&n); i++) {
             waits |= made[in[i]] != 0;
             in[i] = operand_at(c, made, in[i], t);
         }
         s.in = n.in = in;
-        int slot = waits || !after ? -1 : waiting_slot(g, &n);
+        int slot = waits || !after ? -1 : graph_again_slot(g, &n);
         if (slot >= 0) in[slot] = graph_again(g, in[slot], after);
         g->here = n.where;
         made[work.at[k]] = graph_add(g, &s);
@@ -322,7 +307,7 @@ static void redirect(chooser *c, val v) {
             val *in = arena_copy(c->a, n.in, sizeof *in * (size_t)n.n_in);
             bool reads = false;
             s.in = in;
-            for (int i = 0; i < n_read(&n); i++) {
+            for (int i = 0; i < graph_n_read(&n); i++) {
                 if (n.in[i] != r.from) {
                     in[i] = operand_at(c, NULL, n.in[i], c->values[v].late);
                     continue;

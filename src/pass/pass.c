@@ -122,13 +122,16 @@ bool pass_run_watched(graph *g, const pass_info *p, arena *scratch, bool check, 
 }
 
 const char *pass_stage_name(pass_stage stage) {
-    static const char *const names[] = { "canon", "lower", "gpu", "units", "cpu", "target" };
+    static const char *const names[] = { [STAGE_CANON] = "canon", [STAGE_LOWER] = "lower", [STAGE_GPU] = "gpu",
+                                         [STAGE_UNITS] = "units", [STAGE_CPU] = "cpu",     [STAGE_TARGET] = "target" };
     return names[stage];
 }
 
-void pass_run_stage_watched(graph *g, pass_stage stage, arena *scratch, bool check, const pass_watch *w) {
+bool pass_run_stage_watched(graph *g, pass_stage stage, arena *scratch, bool check, const pass_watch *w) {
+    bool changed = false;
     for (size_t i = 0; i < COUNT_OF(table); i++)
-        if (table[i].stage == stage) pass_run_watched(g, &table[i], scratch, check, w);
+        if (table[i].stage == stage) changed |= pass_run_watched(g, &table[i], scratch, check, w);
+    return changed;
 }
 
 void pass_run_all_watched(graph *g, arena *scratch, bool check, const pass_watch *w) {

@@ -11,7 +11,8 @@
 #include "pass/rewrite.h"
 
 enum {
-    MOST_DEPTH = 64 /* of elementwise work on scores */,
+    MOST_DEPTH = 64 /* of products */,
+    MOST_WORK = 512 /* operands of elementwise work on scores, each as often as it is read */,
     MOST_READERS = 8,
     MOST_FACTORS = 8,
     MOST_FEATURES = 128 /* of a head */,
@@ -22,6 +23,7 @@ enum {
 typedef struct reader { /* a contraction that takes elementwise work on the powers, x = in[side] */
     val dot, power;
     int side, axis, n_dots; /* axis: of x, that is summed over; n_dots: contractions that x is computed from */
+    int n_seen;             /* operands of that work */
 } reader;
 
 typedef struct work {
@@ -68,9 +70,9 @@ static bool is_scores(const work *w, val v) {
 /* ---- which contractions read powers ---- */
 
 /* Whether v is elementwise work on scores: fills the one power in it and counts contractions. */
-static bool find_power(const work *w, val v, reader *r, int depth) {
+static bool find_power(const work *w, val v, reader *r) {
     const node *n = at(w, v);
-    if (depth > MOST_DEPTH) return false;
+    if (++r->n_seen > MOST_WORK) return false;
     if (n->op == OP_dot) return r->n_dots++, is_scores(w, v);
     if (!is_work(n)) return true;
     if (n->op == OP_exp) {
@@ -78,7 +80,7 @@ static bool find_power(const work *w, val v, reader *r, int depth) {
         r->power = v;
     }
     for (int i = 0; i < n->n_in; i++)
-        if (!find_power(w, n->in[i], r, depth + 1)) return false;
+        if (!find_power(w, n->in[i], r)) return false;
     return true;
 }
 
@@ -86,7 +88,7 @@ static bool find_reader(const work *w, val v, int side, reader *out) {
     sides s;
     const node *d = at(w, v);
     reader r = { .dot = v, .side = side };
-    if (!find_sides(w, v, &s) || !is_work(at(w, d->in[side])) || !find_power(w, d->in[side], &r, 0)) return false;
+    if (!find_sides(w, v, &s) || !is_work(at(w, d->in[side])) || !find_power(w, d->in[side], &r)) return false;
     const node *x = at(w, d->in[side]), *other = at(w, d->in[!side]);
     for (int i = 0; i < s.n; i++)
         if (s.batch[side][i] != i) return false;

@@ -14,6 +14,6 @@ typedef struct pass_watch {
 /* As the functions of pass.h; w may be NULL. */
 bool pass_run_watched(graph *g, const pass_info *p, arena *scratch, bool check, const pass_watch *w);
 void pass_run_all_watched(graph *g, arena *scratch, bool check, const pass_watch *w);
-void pass_run_stage_watched(graph *g, pass_stage stage, arena *scratch, bool check, const pass_watch *w);
+bool pass_run_stage_watched(graph *g, pass_stage stage, arena *scratch, bool check, const pass_watch *w);
 
 #endif

@@ -8,8 +8,6 @@
 
 #include <math.h>
 
-enum { MOST_PRODUCTS = 4 };
-
 typedef struct sizes {
     double outer;                       /* iterations of the loops around the rows */
     int64_t rows, keys, steps, columns; /* steps: of a score, or of several together */
@@ -24,7 +22,7 @@ typedef struct shape {
 /* Of the last contraction, and those before it, which make scores; false: there are none, or too many. */
 static bool find_sizes(const kernel *k, sizes *out) {
     int n = gpu_outer_loops(k), found = 0;
-    int64_t columns[MOST_PRODUCTS], steps[MOST_PRODUCTS];
+    int64_t columns[ATTENTION_PRODUCTS], steps[ATTENTION_PRODUCTS];
     *out = (sizes){ .outer = 1 };
     if (n < 1) return false;
     out->rows = k->ins.at[n].hi;
@@ -39,7 +37,7 @@ static bool find_sizes(const kernel *k, sizes *out) {
             out->skips |= found && in->op == K_ALU && op_get((op_code)in->alu)->cls == CL_CMP &&
                           k->ins.at[in->a].op == K_INDEX && k->ins.at[in->b].op == K_INDEX;
             if (in->op != K_UPD || in->alu != OP_dot || !inner) continue;
-            if (found == MOST_PRODUCTS) return false;
+            if (found == ATTENTION_PRODUCTS) return false;
             columns[found] = loop->hi, steps[found++] = k->ins.at[inner].hi;
         }
         i = end;

@@ -78,7 +78,8 @@ double recipe_tile_blocks(const struct tiler *w, double rows, double columns);
 /* tensorize.c: the same with matrix units, where the machine has them. */
 bool recipe_tensorize(const kernel *k, const target *t, recipe_form *best);
 
-/* attention.c: rows of two contractions with a softmax between them. */
+/* attention.c: rows of two contractions with a softmax between them, or of several that make scores and one that takes them. */
+enum { ATTENTION_PRODUCTS = 4 /* at most */ };
 bool recipe_attention(const kernel *k, const target *t, recipe_form *best);
 /* Bytes of the local buffers of a scalar kernel: what a row keeps. */
 int64_t recipe_local_bytes(const kernel *k);

@@ -12,7 +12,7 @@
 
 #include <math.h>
 
-enum { MOST_LINKS = 10, MOST_PRODUCTS = 4 /* that the recipe takes */ };
+enum { MOST_LINKS = 10 };
 #define MEASURED 1.3            /* times what the model says, of four kernels on an H200 */
 #define ROOM ((int64_t)1 << 50) /* for scores: they only stand in the scalar form */
 
@@ -56,10 +56,13 @@ static bool append(row_chain *c, const target *t, int i) {
     return false;
 }
 
-/* The longest chain of so many kernels at most that can be joined. */
+/* The longest chain of so many kernels at most that can be joined, with no more contractions than the recipe takes. */
 static row_chain grow(plan *p, const target *t, int first, int shared, int most) {
     row_chain c = row_chain_make(p, first, shared);
-    for (int i = first; i < p->kernels.n && c.n < most && append(&c, t, i);) i++;
+    for (int i = first, products = 0; i < p->kernels.n && c.n < most; i++) {
+        products += contractions(p->kernels.at[i].k);
+        if (products > ATTENTION_PRODUCTS || !append(&c, t, i)) break;
+    }
     return c;
 }
 
@@ -137,16 +140,12 @@ static int try_chain(plan *p, const target *t, const row_uses *uses, int first, 
     for (int i = 0; i < MOST_LINKS && first + i < p->kernels.n; i++) own[i] = p->kernels.at[first + i].k;
     for (int most = MOST_LINKS; most > 1;) {
         row_chain c = grow(p, t, first, shared, most);
-        int products = 0, n = 0;
-        for (; n < c.n && products + contractions(p->kernels.at[first + n].k) <= MOST_PRODUCTS; n++)
-            products += contractions(p->kernels.at[first + n].k);
-        if (n < c.n) { /* layers of a network, say */
-            restore(p, first, own);
-            most = n;
-            continue;
-        }
+        int products = 0;
         bool powers = false;
-        for (int i = 0; i < c.n; i++) powers |= has_power(p->kernels.at[first + i].k);
+        for (int i = 0; i < c.n; i++) {
+            products += contractions(p->kernels.at[first + i].k);
+            powers |= has_power(p->kernels.at[first + i].k);
+        }
         if (!powers || products < 2) {
             restore(p, first, own);
             return 0;
