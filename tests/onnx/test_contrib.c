@@ -1,4 +1,4 @@
-/* test_contrib.c - ops of ONNX Runtime and of ai.onnx.ml against plain loops in double precision. */
+/* test_contrib.c - ops of ONNX Runtime and of ai.onnx.ml, and LRN, against plain loops in double precision. */
 #include "onnx_models.h"
 
 #include <math.h>
@@ -65,6 +65,32 @@ static void test_norms(void **state) {
                        { "c", F32, 1, { C }, c, 0, false, false } };
         run_model(NODES(cases[i].node), in, 5, 17, "y", F32, TN_F32, y, sizeof y);
         assert_near(y, want, N * C, 2e-5, cases[i].node);
+    }
+}
+
+/* Powers of positive numbers by roots, and as they are. */
+static void test_lrn(void **state) {
+    (void)state;
+    static const struct {
+        const char *node;
+        double alpha, beta, bias;
+    } cases[] = { { "LRN x -> y ; size:i=3 ; alpha:f=0.5", 0.5, 0.75, 1 },
+                  { "LRN x -> y ; size:i=3 ; alpha:f=0.5 ; beta:f=0.5 ; bias:f=2", 0.5, 0.5, 2 },
+                  { "LRN x -> y ; size:i=3 ; alpha:f=-0.5 ; bias:f=4", -0.5, 0.75, 4 } };
+    uint64_t seed = 9;
+    float x[N * C], y[N * C];
+    double want[N * C];
+    fill(&seed, x, N * C);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        for (int k = 0; k < N * C; k++) {
+            double sum = 0;
+            for (int n = k - 1; n <= k + 1; n++)
+                if (n >= 0 && n / C == k / C) sum += (double)x[n] * (double)x[n];
+            want[k] = (double)x[k] / pow(cases[i].bias + cases[i].alpha / 3 * sum, cases[i].beta);
+        }
+        array in[] = { { "x", F32, 4, { N, C, 1, 1 }, x, 0, false, false } };
+        run_model(NODES(cases[i].node), in, 1, 13, "y", F32, TN_F32, y, sizeof y);
+        assert_near(y, want, N * C, 1e-5, cases[i].node);
     }
 }
 
@@ -337,9 +363,10 @@ static void test_trees(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_activations), cmocka_unit_test(test_norms),       cmocka_unit_test(test_products),
-        cmocka_unit_test(test_quantised),   cmocka_unit_test(test_dequantised), cmocka_unit_test(test_heads),
-        cmocka_unit_test(test_linear),      cmocka_unit_test(test_features),    cmocka_unit_test(test_trees),
+        cmocka_unit_test(test_activations), cmocka_unit_test(test_norms),     cmocka_unit_test(test_lrn),
+        cmocka_unit_test(test_products),    cmocka_unit_test(test_quantised), cmocka_unit_test(test_dequantised),
+        cmocka_unit_test(test_heads),       cmocka_unit_test(test_linear),    cmocka_unit_test(test_features),
+        cmocka_unit_test(test_trees),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
