@@ -103,8 +103,11 @@ typedef struct {
                             and set in sessions; 0 = constants */
     int immediate;       /* 1 = a graph in immediate mode (tn_graph_immediate): every input needs its value, sizes may depend
                             on any of them */
+    int plain_convolutions; /* 1 = each result of a convolution is the sum of its products; 0 = 3x3 layers of many channels with
+                               constant f32 weights go by Winograd's way (tn_nn_conv_opts.winograd = 2), which has about the
+                               error of the plain sum. Infinities and NaN reach a neighbour, then. */
 } tn_onnx_opts;
-#define TN_ONNX_DEFAULTS TN_VALUE_(tn_onnx_opts, sizeof(tn_onnx_opts), NULL, 0, NULL, 0, 0, 0, 0)
+#define TN_ONNX_DEFAULTS TN_VALUE_(tn_onnx_opts, sizeof(tn_onnx_opts), NULL, 0, NULL, 0, 0, 0, 0, 0)
 
 /* Free the graph with tn_graph_free; it does not refer to the model. Inputs and outputs have the model's names; those of a
  * sequence are "x[0]", "x[1]" ... opts NULL = TN_ONNX_DEFAULTS. */

@@ -41,12 +41,25 @@ static bool tile_transposed(tile_chooser *c, kvar vec) {
     return false;
 }
 
+/* All loads gather lanes that lie apart, and results are written as vectors: whole lines of them at once. */
+static bool gathers(const tile_chooser *c, kvar vec) {
+    bool any = false;
+    for (int i = 0; i < c->refs.n; i++) {
+        const kins *in = c->refs.at[i].in;
+        int64_t coef = affine_coef(in->idx, vec);
+        any |= in->op == K_LOAD && coef > 1;
+        if (in->op == K_LOAD ? coef == 1 : coef != 1) return false;
+    }
+    return any;
+}
+
 static void tile_plain(tile_chooser *c, kvar vec) {
     const kernel *k = c->k;
     if (tile_transposed(c, vec)) return;
     int64_t steps = k->vars.at[vec].extent / c->lanes;
     int weight = alu_weight(c, 1ull << vec);
     int unroll = k->vars.at[vec].reduce ? 4 : weight > 24 ? 1 : weight > 8 ? 2 : 4;
+    if (unroll == 1 && gathers(c, vec)) unroll = 2;
     while (unroll > 1 && steps < unroll) unroll /= 2;
     c->role[vec] = (krole){ unroll, c->lanes };
 }
@@ -113,6 +126,7 @@ static void choose_roles(tile_chooser *c) {
         inner_score += s;
     }
     if (c->lanes == 1) return;
+    if (row < 0 && inner_score <= 0) row = tile_gathered_row(c);
     if (row >= 0 && row_score >= inner_score) {
         if (is_inside_dot(c, row))
             tile_contraction(c, row, k->vars.at[row].extent, false);

@@ -17,7 +17,7 @@ typedef struct tile_chooser {
     const target *t;
     krole role[MAX_LOOPS]; /* by variable: what was chosen so far */
     int lanes;
-    VEC(ref) refs;
+    VEC(ref) refs, work; /* memory accesses; arithmetic */
     int n_nests;
     uint64_t nest_vars[64];
     uint64_t row_vars;
@@ -32,6 +32,8 @@ typedef struct tile_chooser {
 void tile_survey(tile_chooser *c);
 /* The candidate along which most memory is contiguous, of a nest or (-1) the whole kernel; -1: none is worth it. */
 kvar tile_vector_loop(const tile_chooser *c, uint64_t candidates, int nest, double *out_score);
+/* The row whose lanes are gathered where none of those is worth it; -1: that is not, either. */
+kvar tile_gathered_row(const tile_chooser *c);
 /* The row along which a load that lies the wrong way for lanes along v is contiguous: squares of it can be turned in registers;
  * -1: there is none. */
 kvar tile_turned_along(const tile_chooser *c, const kins *in, kvar v);

@@ -286,8 +286,8 @@ static void test_allocations(void **state) {
 
 /* ---- external data ---- */
 
-static tn_status load_external(tn_ctx *ctx, const char *location, const char *offset, tn_graph **g) {
-    bytes graph = { .n = 0 }, t = tensor_message("w", F32, (int64_t[]){ 2 }, 1, NULL, 0);
+static bytes external_tensor(const char *name, const int64_t *dims, int rank, const char *location, const char *offset) {
+    bytes t = tensor_message(name, F32, dims, rank, NULL, 0);
     const char *entries[][2] = { { "location", location }, { "offset", offset } };
     for (int i = 0; i < 2; i++) {
         bytes e = { .n = 0 };
@@ -295,6 +295,11 @@ static tn_status load_external(tn_ctx *ctx, const char *location, const char *of
         put_message(&t, 13, &e);
     }
     put_int(&t, 14, 1);
+    return t;
+}
+
+static tn_status load_external(tn_ctx *ctx, const char *location, const char *offset, tn_graph **g) {
+    bytes graph = { .n = 0 }, t = external_tensor("w", (int64_t[]){ 2 }, 1, location, offset);
     put_message(&graph, 5, &t);
     put_node(&graph, "Neg w -> y");
     put_port(&graph, 12, "y", F32, (int64_t[]){ 2 }, 1);
@@ -336,11 +341,70 @@ static void test_external(void **state) {
     test_dir_remove();
 }
 
+/* ---- convolutions by tiles ---- */
+
+enum { CHANNELS = 60, HIGH = 6, WIDE = 7, POSITIONS = HIGH * WIDE };
+
+static double convolved(const float *x, const float *w, int o, int row, int column) {
+    double sum = 0;
+    for (int c = 0; c < CHANNELS; c++)
+        for (int k = 0; k < 9; k++) {
+            int i = row + k / 3 - 1, j = column + k % 3 - 1;
+            if (i < 0 || i >= HIGH || j < 0 || j >= WIDE) continue;
+            sum += (double)x[(c * HIGH + i) * WIDE + j] * (double)w[(o * CHANNELS + c) * 9 + k];
+        }
+    return sum;
+}
+
+/* Many channels, constant weights that lie between the words of a file: by Winograd's way, with the bits of no plain sum; and
+ * by plain sums where the options say so. Both are near the sum. */
+static void test_tiles(void **state) {
+    (void)state;
+    test_dir_make();
+    enum { WEIGHTS = CHANNELS * CHANNELS * 9, RESULTS = CHANNELS * POSITIONS };
+    tn_ctx *ctx = tn_ctx_new(NULL);
+    uint64_t seed = 1;
+    static char file[WEIGHTS * sizeof(float) + 2];
+    static float w[WEIGHTS], x[RESULTS], y[2][RESULTS];
+    for (int i = 0; i < WEIGHTS; i++) w[i] = (float)rnd_below(&seed, 2001) / 1000 - 1;
+    for (int i = 0; i < RESULTS; i++) x[i] = (float)rnd_below(&seed, 2001) / 1000 - 1;
+    memcpy(file + 2, w, sizeof w);
+    write_bytes(in_dir("w.bin"), file, sizeof file);
+    bytes graph = { .n = 0 }, t = external_tensor("w", (int64_t[]){ CHANNELS, CHANNELS, 3, 3 }, 4, "w.bin", "2"),
+          node = node_message("Conv x w -> y"), pads = { .n = 0 };
+    put_text(&pads, 1, "pads"), put_int(&pads, 20, 7);
+    for (int i = 0; i < 4; i++) put_int(&pads, 8, 1);
+    put_message(&node, 5, &pads), put_message(&graph, 1, &node), put_message(&graph, 5, &t);
+    put_port(&graph, 11, "x", F32, (int64_t[]){ 1, CHANNELS, HIGH, WIDE }, 4);
+    put_port(&graph, 12, "y", F32, (int64_t[]){ 1, CHANNELS, HIGH, WIDE }, 4);
+    bytes m = model_message(&graph, 13);
+    write_bytes(in_dir("m.onnx"), m.at, m.n);
+    for (int plain = 0; plain < 2; plain++) {
+        tn_onnx_opts o = TN_ONNX_DEFAULTS;
+        tn_graph *g;
+        tn_program *p;
+        tn_session *s;
+        o.plain_convolutions = plain;
+        if (tn_onnx_load(ctx, in_dir("m.onnx"), &o, &g)) fail_msg("%s", tn_ctx_error(ctx));
+        assert_int_equal(tn_compile(g, NULL, &p), TN_OK);
+        assert_int_equal(tn_session_new(p, &s), TN_OK);
+        assert_int_equal(tn_run(s, TN_BIND({ "x", x }, { "y", y[plain] })), TN_OK);
+        tn_session_free(s), tn_program_free(p), tn_graph_free(g);
+    }
+    for (int i = 0; i < RESULTS; i++) {
+        double want = convolved(x, w, i / POSITIONS, i % POSITIONS / WIDE, i % WIDE);
+        for (int plain = 0; plain < 2; plain++) assert_true(fabs((double)y[plain][i] - want) < 5e-5);
+    }
+    assert_true(memcmp(y[0], y[1], sizeof y[0]) != 0);
+    tn_ctx_free(ctx);
+    test_dir_remove();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sample),         cmocka_unit_test(test_refusals),  cmocka_unit_test(test_constant_input),
         cmocka_unit_test(test_malformed),      cmocka_unit_test(test_mutations), cmocka_unit_test(test_allocations),
-        cmocka_unit_test(test_mutated_models), cmocka_unit_test(test_external),
+        cmocka_unit_test(test_mutated_models), cmocka_unit_test(test_external),  cmocka_unit_test(test_tiles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* test_transpose.c - permutations that turn what they read, of every size of element and on shapes with and without tails:
- * every byte in its place, in one and two threads. */
+ * every byte in its place, in one and two threads; and arithmetic on elements that lie apart, whose lanes are gathered. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -55,7 +55,47 @@ static void test_permutations(void **state) {
     printf("count: %d permutations compared byte by byte\n", n);
 }
 
+enum { CHANNELS = 24, HIGH = 10, WIDE = 6 };
+
+/* Element (i, j) of all 2 x 2 squares of x[CHANNELS,HIGH,WIDE], channels last. */
+static tn_tensor corner(tn_tensor x, int i, int j) {
+    tn_tensor part = tn_slice(x, (int64_t[]){ 0, i, j }, (int64_t[]){ CHANNELS, HIGH, WIDE }, (int64_t[]){ 1, 2, 2 }, 3);
+    return tn_permute(part, TN_INTS(1, 2, 0));
+}
+
+static void test_gathered(void **state) {
+    (void)state;
+    static float x[CHANNELS * HIGH * WIDE], y[CHANNELS * HIGH / 2 * WIDE / 2];
+    rng r = rng_make(7);
+    fill_random(&r, TN_F32, x, CHANNELS * HIGH * WIDE, -2, 2);
+    tn_config cfg = { .struct_size = sizeof cfg, .cpu = getenv("TENON_CPU") };
+    tn_ctx *ctx = tn_ctx_new(&cfg);
+    tn_graph *g = tn_graph_new(ctx, "squares");
+    tn_tensor in = tn_input(g, "x", TN_F32, TN_DIMS(CHANNELS, HIGH, WIDE));
+    tn_tensor a = corner(in, 0, 0), b = corner(in, 0, 1), c = corner(in, 1, 0), d = corner(in, 1, 1);
+    tn_output(tn_sub(tn_mul(tn_sub(a, b), tn_add(c, d)), tn_mul(tn_sub(a, d), tn_add(b, c))), "y");
+    tn_program *p;
+    tn_session *s;
+    char *steps;
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.check = 1;
+    if (tn_compile(g, &o, &p) || tn_session_new(p, &s)) fail_msg("%s", tn_ctx_error(ctx));
+    assert_int_equal(tn_program_text(p, "schedule", &steps), TN_OK);
+    if (!strstr(steps, "vectorize i2")) fail_msg("no lanes along the channels: %s", steps);
+    assert_int_equal(tn_run(s, TN_BIND({ "x", x }, { "y", y })), TN_OK);
+    for (int i = 0; i < HIGH / 2; i++)
+        for (int j = 0; j < WIDE / 2; j++)
+            for (int k = 0; k < CHANNELS; k++) {
+                const float *at = x + (k * HIGH + 2 * i) * WIDE + 2 * j;
+                double va = (double)at[0], vb = (double)at[1], vc = (double)at[WIDE], vd = (double)at[WIDE + 1],
+                       want = (va - vb) * (vc + vd) - (va - vd) * (vb + vc),
+                       off = (double)y[(i * (WIDE / 2) + j) * CHANNELS + k] - want;
+                assert_true(off < 1e-5 && off > -1e-5);
+            }
+    tn_string_free(ctx, steps), tn_session_free(s), tn_program_free(p), tn_graph_free(g), tn_ctx_free(ctx);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_permutations) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_permutations), cmocka_unit_test(test_gathered) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
