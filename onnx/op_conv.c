@@ -24,7 +24,14 @@ static tn_tensor channels_last(tn_tensor x, int n, bool back) {
 
 /* ---- 3 x 3 by tiles of 2 x 2 results (tn_nn_conv_opts.winograd) ---- */
 
-enum { LEAST_POSITIONS = 32, LEAST_CHANNELS = 30, POINTS = 16, FILTER_BYTES = 9 * sizeof(float) };
+enum {
+    LEAST_POSITIONS = 32,
+    LEAST_CHANNELS = 24,
+    MANY_CHANNELS = 30,
+    LARGE_IMAGE = 1 << 18,
+    POINTS = 16,
+    FILTER_BYTES = 9 * sizeof(float)
+};
 
 /* Transforms take as long as some products: there are 5 of 9 fewer for each pair of channels, and weights of 16 points instead
  * of 9 come from memory. One core of a Zen 3: 64 to 64 channels of 56 x 56 positions 3.1 to 1.7 ms, 512 to 512 of 7 x 7 5.2 to
@@ -33,8 +40,11 @@ static bool pays(const onnx_windows *w, tn_shape s, int64_t images) {
     bool fits = w->n == 2;
     for (int i = 0; i < w->n; i++)
         fits = fits && w->kernel[i] == 3 && w->stride[i] == 1 && w->dilation[i] == 1 && w->before[i] == w->after[i];
-    return fits && images * w->out[0] * w->out[1] >= LEAST_POSITIONS &&
-           s.dim[0] * s.dim[1] >= LEAST_CHANNELS * (s.dim[0] + s.dim[1]);
+    if (!fits) return false;
+    int64_t positions = images * w->out[0] * w->out[1], channels = s.dim[0] + s.dim[1],
+            least =
+                positions * channels > LARGE_IMAGE ? MANY_CHANNELS : LEAST_CHANNELS; /* points that stay in a cache, or not */
+    return positions >= LEAST_POSITIONS && s.dim[0] * s.dim[1] >= least * channels;
 }
 
 /* A filter of 3 x 3 to its points, `apart` elements from each other. */

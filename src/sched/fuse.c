@@ -11,6 +11,8 @@
 #include "sched/sched.h"
 
 enum { SMALL_PART = 16, FEW_ROWS = 8, SMALL_WORK = 1 << 15, WIDE_ROW = 1024, MANY_LOOPS = 48 };
+enum { FAR_OPERAND = 1 << 16 /* elements */ };
+enum { MANY_PLACES = 8, TRIP_FLOPS = 6 /* for an element to memory and back */ };
 enum { MANY_STEPS = 1 << 12, MOST_PARTS = 64, TILED_WORK = 1 << 22 /* multiply-adds, on a GPU */, NEAR = 6 };
 
 static int new_group(sched *s, val root) {
@@ -72,10 +74,48 @@ static bool dot_rows_ok(const sched *s, const analysis *an) {
     return true;
 }
 
-static const char *cost_objection(const sched *s, const node *n, const group *before, const analysis *after) {
+/* Both operands of the contraction inside are large: beside other sums neither is packed, and one of them is read again for
+ * every few rows of the other. */
+static bool reads_from_afar(const sched *s, const analysis *an) {
+    for (int i = 0; i < an->visits.n; i++) {
+        const node *n = graph_get(s->g, an->visits.at[i].v);
+        if (n->op == OP_dot && graph_elems(s->g, n->in[0]) >= FAR_OPERAND && graph_elems(s->g, n->in[1]) >= FAR_OPERAND)
+            return true;
+    }
+    return false;
+}
+
+/* Operations on an element of v, down to what is stored or has loops of its own. */
+static int64_t flops_of(const sched *s, val v, int steps) {
+    const node *n = graph_get(s->g, v);
+    int64_t flops = 0;
+    if (op_is_move((op_code)n->op) && steps) return flops_of(s, n->in[0], steps - 1);
+    if (!(op_is_elementwise((op_code)n->op) || is_cast(n)) || s->place[v] != PLACE_NONE || !steps) return 0;
+    for (int i = 0; i < n->n_in; i++) flops += flops_of(s, n->in[i], steps - 1);
+    return flops + op_get((op_code)n->op)->flops;
+}
+
+/* The kernel reads v at many places, each of which would compute it: a norm before Winograd's transform of an image, say. */
+static bool repeats_work(const sched *s, val v, val root, const analysis *after) {
+    int64_t places = 0, again, once, flops;
+    if (op_is_move((op_code)graph_get(s->g, v)->op)) return false;
+    for (int i = 0; i < after->visits.n; i++) places += after->visits.at[i].v == v;
+    if (places < MANY_PLACES) return false;
+    flops = op_get((op_code)graph_get(s->g, v)->op)->flops;
+    for (int i = 0; i < graph_get(s->g, v)->n_in; i++) flops += flops_of(s, graph_get(s->g, v)->in[i], NEAR);
+    return size_mul(places * flops, graph_elems(s->g, root), &again) &&
+           size_mul(flops + TRIP_FLOPS, graph_elems(s->g, v), &once) && again > once;
+}
+
+static const char *cost_objection(const sched *s, val v, val root, const group *before, const analysis *after) {
+    const node *n = graph_get(s->g, v);
+    if (!s->opts.rows_only && repeats_work(s, v, root, after))
+        return "read at many places: computed once and stored, it is less work";
     if (after->n_dots > 1) return "one contraction a kernel: each gets its own tiles";
     if (after->n_dots && !dot_rows_ok(s, after)) return "the contraction would lose its rows";
     if (after->packs && after->n_reduces) return "beside other sums a contraction packs no operand";
+    if (after->n_dots && after->n_reduces && !s->opts.rows_only && reads_from_afar(s, after))
+        return "beside other sums a contraction packs no operand, and both are large";
     if (after->rows < before->rows && after->rows < FEW_ROWS && after->work > SMALL_WORK)
         return "too few rows would be left to share out";
     if (after->loops > MANY_LOOPS && after->loops > before->loops) /* such as the norm of all gradients; lowering adds some */
@@ -106,7 +146,6 @@ static const char *level_objection(const sched *s, val v) {
 }
 
 static bool try_inside(sched *s, val v, int gi) {
-    const node *n = graph_get(s->g, v);
     group *gr = &s->groups.at[gi];
     val root = gr->roots.at[0];
     const char *no = level_objection(s, v);
@@ -120,8 +159,8 @@ static bool try_inside(sched *s, val v, int gi) {
     s->place[v] = PLACE_INSIDE;
     s->group_of[v] = gi;
     arena_reset(s->scratch);
-    no = group_analyse(s, gi, s->scratch, &after) ? cost_objection(s, n, &before, &after) : after.reason;
-    if (!no && s->opts.fusion == 1 && after.rows < before.rows && !op_is_move((op_code)n->op))
+    no = group_analyse(s, gi, s->scratch, &after) ? cost_objection(s, v, root, &before, &after) : after.reason;
+    if (!no && s->opts.fusion == 1 && after.rows < before.rows && !op_is_move((op_code)graph_get(s->g, v)->op))
         no = "fusion level 1 keeps whole kernels elementwise";
     if (no) {
         s->place[v] = PLACE_NONE;

@@ -64,12 +64,15 @@ ARENA_TEST(test_files) {
 
 /* A convolution by Winograd's way: a transform, the contractions, the way back with what follows; where the image is no whole
  * number of tiles, its cut as well. Backward: the same for both gradients, which share the transform of what comes from behind;
- * the overlapping tiles of the image's gradient are added by a kernel, and its border is cut by one. */
+ * the overlapping tiles of the image's gradient are added by a kernel, and its border is cut by one. Work on the image before
+ * its transform, which reads each element four times, is done once. */
 ARENA_TEST(test_winograd) {
     static const struct {
         const char *name;
         int kernels;
-    } files[] = { { "net_winograd.tn", 3 }, { "net_winograd_odd.tn", 4 }, { "net_winograd_backward.tn", 9 } };
+    } files[] = {
+        { "net_winograd.tn", 3 }, { "net_winograd_odd.tn", 4 }, { "net_winograd_backward.tn", 9 }, { "net_winograd_norm.tn", 4 }
+    };
     for (size_t i = 0; i < COUNT_OF(files); i++) {
         size_t n;
         const char *path = arena_printf(a, "%s/sched/%s", TESTS_DIR, files[i].name), *text = read_text(a, path, &n);
@@ -114,6 +117,24 @@ ARENA_TEST(test_after_contraction) {
         plan *p = pipeline_run(g, a, &o, &t);
         assert_int_equal(p->kernels.n, graphs[i].kernels);
         assert_int_equal(graph_get(p->g, p->kernels.at[0].root)->op, graphs[i].first);
+    }
+}
+
+/* A contraction and the means of its windows are one kernel while an operand is near; two large ones are packed and read in
+ * tiles, in a kernel of their own. */
+ARENA_TEST(test_windows_of_contraction) {
+    static const int sizes[2][3] = { { 16, 64, 1 }, { 128, 512, 2 } };
+    for (int i = 0; i < 2; i++) {
+        const int m = sizes[i][0], c = sizes[i][1];
+        char *text = arena_printf(a,
+                                  "graph @g(w f32[%d,%d], x f32[%d,12,12]) {\n %%1 = dot w, x contract=[1]x[0] f32[%d,12,12]\n"
+                                  " %%2 = window %%1 (axis=1 size=2 stride=2 dilation=1) (axis=2 size=2 stride=2 dilation=1)\n"
+                                  " %%3 = sum %%2 axes=[3,4]\n return %%3 as \"y\"\n}",
+                                  m, c, c, m);
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        target t = plan_target(0);
+        o.fusion = 2;
+        assert_int_equal(pipeline_run(graph_parse(a, text, strlen(text), "windows"), a, &o, &t)->kernels.n, sizes[i][2]);
     }
 }
 
@@ -232,10 +253,13 @@ ARENA_TEST(test_coarse) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_files),        cmocka_unit_test(test_long_chain), cmocka_unit_test(test_after_contraction),
-        cmocka_unit_test(test_concat_parts), cmocka_unit_test(test_winograd),   cmocka_unit_test(test_coarse),
-        cmocka_unit_test(test_far_positions)
-    };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_files),
+                                        cmocka_unit_test(test_long_chain),
+                                        cmocka_unit_test(test_after_contraction),
+                                        cmocka_unit_test(test_concat_parts),
+                                        cmocka_unit_test(test_winograd),
+                                        cmocka_unit_test(test_coarse),
+                                        cmocka_unit_test(test_far_positions),
+                                        cmocka_unit_test(test_windows_of_contraction) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
