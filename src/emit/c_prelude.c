@@ -35,7 +35,9 @@ static const char common[] =
     "#define PRAGMA(x) _Pragma(#x)\n#endif\n#if defined(__clang__)\n#define NOIPA\n#define UNROLL(n) PRAGMA(clang loop "
     "unroll_count(n))\n#elif defined(__GNUC__)\n"
     /* gcc 12 takes kernels that read one buffer forwards and backwards for functions without effects, and drops their calls */
-    "#define NOIPA __attribute__((noipa))\n#define UNROLL(n) PRAGMA(GCC unroll n)\n#endif\n"
+    "#define NOIPA __attribute__((noipa))\n#define UNROLL(n) PRAGMA(GCC unroll n)\n"
+    /* a constant that gcc keeps in a register around a tile takes it from one of the tile's sums, which then lies in memory */
+    "#pragma GCC optimize(\"no-move-loop-invariants\")\n#endif\n"
     "#if defined(__AVX512F__)\n#define KEEP_16(v) __asm__(\"\" : \"+v\"(v))\n#elif defined(__SSE2__)\n#define KEEP_16(v) "
     "__asm__(\"\" : \"+x\"(v))\n#elif defined(__aarch64__)\n#define KEEP_16(v) __asm__(\"\" : \"+w\"(v))\n#else\n#define "
     "KEEP_16(v) ((void)0)\n#endif\n"

@@ -277,7 +277,7 @@ static void print_random(clike *e, const kins *in, reg r) {
     str_add(e->out, in->lanes > 1 ? " };\n" : ";\n");
 }
 
-/* Of GPUs an array's elements; of C halves of a vector, down to four lanes. In both the same are combined. */
+/* Of GPUs an array's elements; of C halves of a vector, down to two lanes. In both the same are combined. */
 static void print_hsum(clike *e, const kins *in, reg r) {
     tn_dtype t = (tn_dtype)in->dtype;
     int lanes = (int)in->combined;
@@ -300,6 +300,12 @@ static void print_hsum(clike *e, const kins *in, reg r) {
         }
         str_addf(e->out, "%s;", sign ? "" : ")");
         of = arena_printf(e->out->a, "h%d", half);
+    }
+    if (!e->l->gpu && lanes == 4) { /* the upper two beside the lower two: an instruction for both */
+        if (!sign) clike_use_op(e, (op_code)in->alu, t, 4);
+        str_addf(e->out, " const %sx4 h2 = %s%s%s%s__builtin_shufflevector(%s, %s, 2, 3, 0, 1)%s;", type, open,
+                 sign ? "" : "x4(", of, between, of, of, sign ? "" : ")");
+        of = "h2", lanes = 2;
     }
     str_addf(e->out, " %sx1 h[%d]; for (int l = 0; l < %d; l++) h[l] = %s[l];", type, lanes, lanes, of);
     for (int half = lanes / 2; half >= 1; half /= 2)
