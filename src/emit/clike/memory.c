@@ -201,6 +201,23 @@ static void print_vector_load(clike *e, const kins *in) {
     str_add(e->out, "))");
 }
 
+/* Every second of the words that the lanes reach over: two vectors have them all, without a word behind the last. */
+static bool is_every_second(const clike *e, const kins *in) {
+    return !e->l->gpu && in->lanes >= 4 && in->lane_stride == 2 && !in->packed && !in->n_mask &&
+           dtype_reg((tn_dtype)in->src) == in->src && dtype_size((tn_dtype)in->src) >= 4 &&
+           !(in->dyn && e->k->ins.at[in->dyn].lanes > 1);
+}
+static void print_every_second(clike *e, const kins *in) {
+    kins upper = *in;
+    upper.idx.base += in->lanes - 1;
+    str_add(e->out, "__builtin_shufflevector(");
+    print_vector_load(e, in);
+    str_add(e->out, ", ");
+    print_vector_load(e, &upper);
+    for (int l = 0; l < in->lanes; l++) str_addf(e->out, ", %d", 2 * l + (l >= in->lanes / 2));
+    str_add(e->out, ")");
+}
+
 /* Used by several multiply-adds: gcc would read memory again for each of them, and loads are what a tile is short of. */
 bool clike_feeds_contraction(const clike *e, reg r) {
     int n = 0;
@@ -575,6 +592,9 @@ void clike_load(clike *e, const kins *in, reg r) {
         int bytes = in->lanes * (int)dtype_size(dtype_reg(t));
         if (in->op == K_LOAD && bytes >= 16 && bytes <= 64 && clike_feeds_contraction(e, r))
             str_addf(e->out, "; KEEP_%d(v%u)", bytes, r);
+    } else if (is_every_second(e, in)) {
+        str_addf(e->out, "%sx%d v%u = ", type, in->lanes, r);
+        print_every_second(e, in);
     } else {
         clike_need(e, t, 1);
         str_addf(e->out, "%sx%d v%u = { ", type, in->lanes, r);
