@@ -91,8 +91,8 @@ function layout(N, E) {
     for (let k = 1; k < e.via.length; k++) { e.via[k - 1].down.push(e.via[k]); e.via[k].up.push(e.via[k - 1]); }
   });
   for (let r = 0; r < rows.length; r++) (rows[r] = rows[r] || []).forEach((x, i) => { x.at = i; });
-  const mean = (xs, f) => xs.reduce((s, x) => s + f(x), 0) / xs.length;
-  for (let turn = 0; turn < 8; turn++) {
+  const mean = (xs, f) => xs.reduce((s, x) => s + f(x), 0) / xs.length, turns = rows.flat().length < 4000 ? 8 : 4; // a long backward pass: edges over hundreds of rows
+  for (let turn = 0; turn < turns; turn++) {
     for (let n = 0; n < rows.length; n++) {
       const row = rows[turn % 2 ? rows.length - 1 - n : n], side = turn % 2 ? 'down' : 'up';
       row.forEach(x => { x.key = x[side].length ? mean(x[side], y => (y.at + 0.5) / rows[y.rank].length) : (x.at + 0.5) / row.length; });
@@ -100,7 +100,7 @@ function layout(N, E) {
     }
   }
   rows.forEach(row => { let x = 0; row.forEach(i => { i.x = x; x += i.w + 18; }); });
-  for (let turn = 0; turn < 12; turn++) {
+  for (let turn = 0; turn < turns + 2; turn++) {
     for (let n = 0; n < rows.length; n++) {
       const row = rows[turn % 2 ? rows.length - 1 - n : n], side = turn % 2 ? 'down' : 'up', want = [];
       let right = -Infinity, off = 0;
@@ -268,11 +268,11 @@ function select(to, scroll) {
 }
 
 /* ---- reasons, kernels ---- */
-function edges(text) {
+function edges(text, most = 400) {
   const t = (text || '').trim().toLowerCase(), all = X.edges.slice().sort((a, b) => b.us - a.us).filter(e => !t || (edgeText(e) + K[e.from].name + K[e.to].name).toLowerCase().includes(t));
   fill('whycount', X.edges.length ? `${all.length} of ${X.edges.length}; all have a reason` : 'All is one kernel: nothing to ask.');
   fill('edges', h('tr', {}, ['From', 'To', 'Value', 'Bytes', 'Price', 'Not fused because'].map((x, i) => h('th', { class: i === 3 || i === 4 ? 'n' : '' }, x))),
-    all.slice(0, 400).map(e => h('tr', {}, h('td', {}, go({ kernel: e.from }, `${e.from} ${clip(K[e.from].name, 22)}`)), h('td', {}, go({ kernel: e.to }, `${e.to} ${clip(K[e.to].name, 22)}`)), h('td', {}, valueLink(e.value)),
+    all.slice(0, most).map(e => h('tr', {}, h('td', {}, go({ kernel: e.from }, `${e.from} ${clip(K[e.from].name, 22)}`)), h('td', {}, go({ kernel: e.to }, `${e.to} ${clip(K[e.to].name, 22)}`)), h('td', {}, valueLink(e.value)),
       h('td', { class: 'n' }, bytes(e.bytes)), h('td', { class: 'n' }, time(e.us)), h('td', { title: hint(reason(e.decision)) }, reason(e.decision)))));
 }
 function kernels() {
@@ -392,7 +392,7 @@ function whatIf() {
 
 /* ---- all of it ---- */
 if (X.short) ['why', 'code', 'timeline', 'plan'].forEach(id => $(id).remove());
-if (!X.short) { edges(''); timeline(); memory(); $('whyfind').addEventListener('input', e => edges(e.target.value)); $('codes').addEventListener('pointerover', follow); }
+if (!X.short) { edges('', 40); setTimeout(() => $('whyfind').value || edges('')); timeline(); memory(); $('whyfind').addEventListener('input', e => edges(e.target.value)); $('codes').addEventListener('pointerover', follow); }
 [summary, graphTools, () => showFrame(view.at), roofline, whatIf, kernels].forEach(draw => draw());
 fill('menu', [...document.querySelectorAll('section')].map(s => h('a', { href: '#' + s.id }, s.dataset.menu)));
 if (K.length) select({ kernel: view.first }, false);
