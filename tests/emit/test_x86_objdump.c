@@ -68,7 +68,9 @@ static bool memory_only(x86_id id) {
         return false;
     }
 }
-static bool register_only(const x86_ins *t, x86_id id) { return t->mv == KK || id == X86_MOVMSKPS || t->form == F_VMI; }
+static bool register_only(const x86_ins *t, x86_id id) {
+    return t->mv == KK || id == X86_MOVMSKPS || id == X86_PMOVD2M || id == X86_PMOVQ2M || t->form == F_VMI;
+}
 
 static void put_any(x86_asm *s, rng *r, x86_id id) {
     const x86_ins *t = &x86_table[id];
