@@ -36,9 +36,12 @@ static bool is_small(tn_dtype t) { return wider(t) != t; }
 static const char *cast(saver *s, const char *x, tn_dtype t) {
     return SAVE(s, .op = "Cast", .in = { x }, .attr = { { .name = "to", .i = onnx_elem_of(t) } });
 }
+/* Attributes stand only where they are needed: other readers refuse those that they do not know. */
 static const char *reshape(saver *s, const char *x, tn_shape shape) {
+    bool zero = false;
+    for (int i = 0; i < shape.rank; i++) zero |= shape.dim[i] == 0;
     return SAVE(s, .op = "Reshape", .in = { x, save_ints(s, shape.dim, shape.rank) },
-                .attr = { { .name = "allowzero", .i = 1 } });
+                .attr = { { .name = zero ? "allowzero" : NULL, .i = 1 } });
 }
 static const char *expand(saver *s, const char *x, tn_shape shape) {
     return SAVE(s, .op = "Expand", .in = { x, save_ints(s, shape.dim, shape.rank) });
@@ -298,7 +301,7 @@ static const char *reduction(saver *s, int i, const char *op) {
     const char *x = name_of(s, i, 0);
     if (is_small(v->dtype)) x = cast(s, x, wider(v->dtype));
     const char *y = SAVE(s, .op = op, .in = { x, save_ints(s, axes, n) },
-                         .attr = { { .name = "keepdims", .i = 1 }, { .name = "noop_with_empty_axes", .i = 1 } });
+                         .attr = { { .name = "keepdims", .i = 1 }, { .name = n ? NULL : "noop_with_empty_axes", .i = 1 } });
     return is_small(v->dtype) ? cast(s, y, v->dtype) : y;
 }
 static const char *sum_of(saver *s, int i) { return reduction(s, i, "ReduceSum"); }
