@@ -85,32 +85,32 @@ static bool reads_from_afar(const sched *s, const analysis *an) {
     return false;
 }
 
-/* Operations on an element of v, down to what is stored or has loops of its own. */
-static int64_t flops_of(const sched *s, val v, int steps) {
+/* Operations on an element of v, down to what is stored or has loops of its own; *dot: that is a contraction, in whose result's
+ * place v would be stored. */
+static int64_t flops_of(const sched *s, val v, int steps, bool *dot) {
     const node *n = graph_get(s->g, v);
     int64_t flops = 0;
-    if (op_is_move((op_code)n->op) && steps) return flops_of(s, n->in[0], steps - 1);
-    if (!(op_is_elementwise((op_code)n->op) || is_cast(n)) || s->place[v] != PLACE_NONE || !steps) return 0;
-    for (int i = 0; i < n->n_in; i++) flops += flops_of(s, n->in[i], steps - 1);
+    *dot |= n->op == OP_dot;
+    if (op_is_move((op_code)n->op) && steps) return flops_of(s, n->in[0], steps - 1, dot);
+    if (!(op_is_elementwise((op_code)n->op) || is_cast(n)) || !steps) return 0;
+    for (int i = 0; i < n->n_in; i++)
+        if (s->place[n->in[i]] == PLACE_NONE) flops += flops_of(s, n->in[i], steps - 1, dot);
     return flops + op_get((op_code)n->op)->flops;
 }
 
 /* The kernel reads v at many places, each of which would compute it: a norm before Winograd's transform of an image, say. */
 static bool repeats_work(const sched *s, val v, val root, const analysis *after) {
     int64_t places = 0, again, once, flops;
+    bool dot = false;
     if (op_is_move((op_code)graph_get(s->g, v)->op)) return false;
     for (int i = 0; i < after->visits.n; i++) places += after->visits.at[i].v == v;
     if (places < MANY_PLACES) return false;
-    flops = op_get((op_code)graph_get(s->g, v)->op)->flops;
-    for (int i = 0; i < graph_get(s->g, v)->n_in; i++) flops += flops_of(s, graph_get(s->g, v)->in[i], NEAR);
+    flops = flops_of(s, v, NEAR, &dot);
     return size_mul(places * flops, graph_elems(s->g, root), &again) &&
-           size_mul(flops + TRIP_FLOPS, graph_elems(s->g, v), &once) && again > once;
+           size_mul(flops + (dot ? 0 : TRIP_FLOPS), graph_elems(s->g, v), &once) && again > once;
 }
 
-static const char *cost_objection(const sched *s, val v, val root, const group *before, const analysis *after) {
-    const node *n = graph_get(s->g, v);
-    if (!s->opts.rows_only && repeats_work(s, v, root, after))
-        return "read at many places: computed once and stored, it is less work";
+static const char *cost_objection(const sched *s, const node *n, const group *before, const analysis *after) {
     if (after->n_dots > 1) return "one contraction a kernel: each gets its own tiles";
     if (after->n_dots && !dot_rows_ok(s, after)) return "the contraction would lose its rows";
     if (after->packs && after->n_reduces) return "beside other sums a contraction packs no operand";
@@ -146,6 +146,7 @@ static const char *level_objection(const sched *s, val v) {
 }
 
 static bool try_inside(sched *s, val v, int gi) {
+    const node *n = graph_get(s->g, v);
     group *gr = &s->groups.at[gi];
     val root = gr->roots.at[0];
     const char *no = level_objection(s, v);
@@ -159,14 +160,16 @@ static bool try_inside(sched *s, val v, int gi) {
     s->place[v] = PLACE_INSIDE;
     s->group_of[v] = gi;
     arena_reset(s->scratch);
-    no = group_analyse(s, gi, s->scratch, &after) ? cost_objection(s, v, root, &before, &after) : after.reason;
-    if (!no && s->opts.fusion == 1 && after.rows < before.rows && !op_is_move((op_code)graph_get(s->g, v)->op))
+    no = group_analyse(s, gi, s->scratch, &after) ? cost_objection(s, n, &before, &after) : after.reason;
+    if (!no && s->opts.fusion == 1 && after.rows < before.rows && !op_is_move((op_code)n->op))
         no = "fusion level 1 keeps whole kernels elementwise";
-    if (no) {
+    bool repeats = !no && !s->opts.rows_only && repeats_work(s, v, root, &after);
+    if (repeats) s->materialised[v] = "read at many places: computed once and stored, it is less work";
+    if (no || repeats) {
         s->place[v] = PLACE_NONE;
         s->group_of[v] = -1;
         *gr = before;
-        return sched_decide(s, v, root, false, no);
+        return repeats ? false : sched_decide(s, v, root, false, no);
     }
     return sched_decide(s, v, root, true, "computed where it is used, never stored");
 }
@@ -397,6 +400,7 @@ static void place_value(sched *s, val v) {
             if (try_with_contraction(s, v, groups.at[0], n_splits)) return;
             own_kernel = true;
         }
+        own_kernel = own_kernel || s->materialised[v];
     }
     if (!own_kernel && try_everywhere(s, v, &groups)) return;
     if (groups.n > 1 && !own_kernel) sched_decide(s, v, 0, false, "several kernels use it");

@@ -70,9 +70,12 @@ ARENA_TEST(test_winograd) {
     static const struct {
         const char *name;
         int kernels;
-    } files[] = {
-        { "net_winograd.tn", 3 }, { "net_winograd_odd.tn", 4 }, { "net_winograd_backward.tn", 9 }, { "net_winograd_norm.tn", 4 }
-    };
+        op_code first; /* kernel's result */
+    } files[] = { { "net_winograd.tn", 3, OP_NIL },
+                  { "net_winograd_odd.tn", 4, OP_NIL },
+                  { "net_winograd_backward.tn", 9, OP_NIL },
+                  { "net_winograd_norm.tn", 4, OP_max },
+                  { "net_winograd_relu.tn", 4, OP_max } };
     for (size_t i = 0; i < COUNT_OF(files); i++) {
         size_t n;
         const char *path = arena_printf(a, "%s/sched/%s", TESTS_DIR, files[i].name), *text = read_text(a, path, &n);
@@ -80,7 +83,9 @@ ARENA_TEST(test_winograd) {
         tn_compile_opts o = TN_COMPILE_DEFAULTS;
         target t = plan_target(0);
         o.fusion = 3;
-        assert_int_equal(pipeline_run(g, a, &o, &t)->kernels.n, files[i].kernels);
+        plan *p = pipeline_run(g, a, &o, &t);
+        assert_int_equal(p->kernels.n, files[i].kernels);
+        if (files[i].first) assert_int_equal(graph_get(p->g, p->kernels.at[0].root)->op, files[i].first);
     }
 }
 
