@@ -167,13 +167,15 @@ static int64_t choose_tiles(const blocker *t, int64_t most) {
 }
 
 /* The other operand may lie so that each step along the contraction needs another line of the cache, of which a tile of rows
- * takes a part: steps after which the tiles that follow still find the rest of the lines in the first level. */
+ * takes a part: steps after which the tiles that follow still find the rest of the lines in the first level or, where rows of
+ * memory share few of its sets, in the second. */
 static int64_t near_limit(const blocker *t) {
     const kins *upd = contraction_ins(&t->c, t->c.upd),
                *x = contraction_ins(&t->c, (int)(upd->a == t->c.packed.value ? upd->b : upd->a));
     if (x->op != K_LOAD || affine_coef(x->idx, t->c.m) != 1 || apart(t, x) == INT64_MAX) return INT64_MAX;
-    int64_t limit = loop_places(t->r->t->l1_bytes, apart(t, x) * (int64_t)dtype_size((tn_dtype)x->src));
-    return limit >= LEAST_NEAR ? limit : INT64_MAX;
+    int64_t step = apart(t, x) * (int64_t)dtype_size((tn_dtype)x->src), near = loop_places(t->r->t->l1_bytes, step),
+            far = loop_places(t->r->t->l2_bytes, step) * 3 / 4;
+    return near >= LEAST_NEAR ? near : far >= LEAST_NEAR ? far : INT64_MAX;
 }
 
 /* Steps of a stretch while the next one is fetched: so many that its panel stays in the first level or, with many rows, which

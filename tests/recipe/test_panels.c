@@ -208,6 +208,46 @@ static void check_fetches(const char *text, int64_t l2_bytes, bool fetches) {
     arena_fini(&a);
 }
 
+/* Most steps of an innermost loop with products, for x [k, m] by w [k, 410]. */
+static int64_t longest_stretch(int k, int m) {
+    arena a;
+    guard gd;
+    char why_not[512];
+    int64_t most = 0;
+    int loop = 0;
+    arena_init(&a, mem_libc(), &gd);
+    if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+    const char *text = arena_printf(&a,
+                                    "graph @g(x f32[%d,%d], w f32[%d,410]) {\n"
+                                    "  %%1 = dot x, w contract=[0]x[0] f32[%d,410]\n  return %%1 as \"y\"\n}\n",
+                                    k, m, k, m);
+    graph *g = graph_parse(&a, text, strlen(text), "test");
+    reference r = reference_make(g, &a, 5);
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    target t = { .vector_bytes = 32, .n_vector_regs = 16, .threads = 1, .l1_bytes = 32 << 10, .l2_bytes = 64 << 10 };
+    o.fusion = 3, o.check = 1;
+    plan *p = pipeline_run(g, &a, &o, &t);
+    const kernel *of = p->kernels.at[p->kernels.n - 1].k;
+    for (int i = 1; i < of->ins.n; i++) {
+        const kins *in = &of->ins.at[i];
+        if (in->op == K_LOOP) loop = i;
+        if (in->op == K_UPD && in->alu == OP_dot && loop && of->ins.at[loop].hi - of->ins.at[loop].lo > most)
+            most = of->ins.at[loop].hi - of->ins.at[loop].lo;
+    }
+    if (!plan_agrees(p, &r, &a, why_not, sizeof why_not) || !plan_texts_agree(p, &a, why_not, sizeof why_not))
+        fail_msg("%s", why_not);
+    arena_fini(&a);
+    return most;
+}
+
+/* Rows of 1,024 bytes share 8 of the 128 sets of the second level: 64 of them find a place there, and 48 leave some for others.
+ * Rows of 1,088 bytes use all sets. */
+static void test_rows_that_share_sets(void **state) {
+    (void)state;
+    assert_int_equal(longest_stretch(384, 256), 48);
+    assert_true(longest_stretch(384, 272) > 96);
+}
+
 /* Few terms a sum: [k, m] x [k, n]. */
 #define OUTER(k)                                                                                                               \
     "graph @g(x f32[" #k ",290], w f32[" #k ",410]) {\n  %1 = dot x, w contract=[0]x[0] f32[290,410]\n"                        \
@@ -342,8 +382,8 @@ static void test_groups(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_same_bits), cmocka_unit_test(test_read_once),
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_same_bits),     cmocka_unit_test(test_read_once),
                                         cmocka_unit_test(test_fetches_ahead), cmocka_unit_test(test_streams),
-                                        cmocka_unit_test(test_groups) };
+                                        cmocka_unit_test(test_groups),        cmocka_unit_test(test_rows_that_share_sets) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
