@@ -123,7 +123,7 @@ static void print_arrays(clike *e) {
         { TN_F32, "f32", "float" }, { TN_F64, "f64", "double" }, { TN_I32, "i32", "int32_t" }, { TN_I64, "i64", "int64_t" }
     };
     const kernel *k = e->k;
-    int64_t dynamic = e->l->dynamic ? kernel_dynamic_shared(k) : 0, at = 0;
+    int64_t dynamic = e->l->dynamic ? kernel_dynamic_shared(k) : 0, end[2] = { 0, 0 }; /* of late ones */
     int most = 16;
     for (int b = 0; b < k->bufs.n; b++)
         if (kbuf_align(&k->bufs.at[b]) > most) most = (int)kbuf_align(&k->bufs.at[b]);
@@ -134,9 +134,8 @@ static void print_arrays(clike *e) {
         if (!kbuf_is_local(kb) || kb->elems < 1) continue;
         if (dynamic && kb->kind >= KB_SHARED) {
             const char *type = clike_memory_type((tn_dtype)kb->dtype);
-            at = (at + kbuf_align(kb) - 1) / kbuf_align(kb) * kbuf_align(kb);
+            int64_t at = kbuf_place(kb, &end[kb->late]);
             str_addf(e->out, "    %s *const b%d = (%s *)(tn_shared + %lld);\n", type, b, type, (long long)at);
-            at += (kb->elems * (int64_t)dtype_size((tn_dtype)kb->dtype) + 15) / 16 * 16;
             continue;
         }
         bool block_threads = kb->kind >= KB_SHARED, in_words = block_threads || dtype_size((tn_dtype)kb->dtype) == 2;
@@ -192,6 +191,7 @@ static bool rescales(const kernel *k) {
  * product of 1024 x 1024 took 78 us, with those 55. */
 static int resident_threads(const clike *e, const kernel *k) {
     int64_t bytes = tile_bytes(k);
+    if (bytes <= 4 * 64 && kbufs_any_late(k->bufs.at, k->bufs.n)) return e->l->resident; /* of matrix units: they wait less */
     if (bytes > 4 * 80) return e->l->resident / 2;
     if (bytes > 4 * 48 || (bytes >= 4 * 40 && rescales(k))) return e->l->resident * 3 / 4;
     return (int)(rows_at_once(k) * e->l->resident);

@@ -105,15 +105,28 @@ int64_t kernel_nest_blocks(const kernel *k, reg r, int64_t *out_first) {
 
 int64_t kernel_shared_bytes(const kernel *k) { return kbufs_shared_bytes(k->bufs.at, k->bufs.n); }
 
+int64_t kbuf_place(const kbuf *b, int64_t *end) {
+    int64_t at = (*end + kbuf_align(b) - 1) / kbuf_align(b) * kbuf_align(b);
+    *end = at + (b->elems * (int64_t)dtype_size((tn_dtype)b->dtype) + 15) / 16 * 16;
+    return at;
+}
+
 int64_t kbufs_shared_bytes(const kbuf *at, int n_bufs) {
-    int64_t n = 0;
-    for (int b = 0; b < n_bufs; b++) {
-        const kbuf *x = &at[b];
-        if (x->kind < KB_SHARED) continue;
-        n = (n + kbuf_align(x) - 1) / kbuf_align(x) * kbuf_align(x);
-        n += (x->elems * (int64_t)dtype_size((tn_dtype)x->dtype) + 15) / 16 * 16;
-    }
-    return n;
+    int64_t n[2] = { 0, 0 };
+    for (int b = 0; b < n_bufs; b++)
+        if (at[b].kind >= KB_SHARED) kbuf_place(&at[b], &n[at[b].late]);
+    return n[0] > n[1] ? n[0] : n[1];
+}
+
+bool kbufs_any_late(const kbuf *at, int n) {
+    for (int b = 0; b < n; b++)
+        if (at[b].late) return true;
+    return false;
+}
+
+int64_t kernel_dynamic_shared(const kernel *k) {
+    int64_t n = kernel_shared_bytes(k);
+    return n > KERNEL_STATIC_SHARED || kbufs_any_late(k->bufs.at, k->bufs.n) ? n : 0;
 }
 
 static bool divides(const kernel *k, ext e, int64_t n) { return (k->params ? ext_divisor(k->params, e) : e) % n == 0; }

@@ -189,6 +189,7 @@ typedef struct kbuf { /* a piece of memory the kernel touches */
     uint8_t dtype;
     uint8_t kind;
     bool swizzled;         /* KB_SHARED, of 2 bytes: where matrix units read it, see kernel_swizzled */
+    bool late;             /* KB_SHARED, KB_DISTRIBUTED: lies over those that are not, of which nothing is needed any more */
     bool loose;            /* a part of a larger one, which begins at any element: see KERNEL_WIDE_BYTES */
     bool fixed;            /* KB_IN: no run changes it (a constant, a state that the graph never assigns) */
     val node;              /* graph value it holds */
@@ -217,6 +218,7 @@ typedef struct kvar_info {
     krole role;
     int threads; /* GPU: of a thread block, that share a row, or a sum (split-K); 0: it is not bound */
     int matrix;  /* GPU: a thread block has so many of these rows, which matrix units multiply; 0: threads do */
+    int group;   /* GPU: blocks of so many tiles of these rows are neighbours in the grid; 0, 1: those of columns are */
     bool staged; /* GPU: of columns that matrix units multiply: results go through shared memory */
     int steps;   /* GPU: of a sum: so many at a time have their operands in shared memory (K block); 0: they have not */
 } kvar_info;
@@ -253,7 +255,6 @@ int kernel_loop_end(const kernel *k, int i);
 static inline bool kernel_makes(const kins *in) { return kop_get(in->op)->flags & KOP_MAKES; }
 /* Computes a value from its operands and loop variables alone: no memory, no accumulator. */
 static inline bool kernel_is_pure(const kins *in) { return kop_get(in->op)->flags & KOP_PURE; }
-/* Touches buf[idx]. */
 /* Whether in.buf says something. */
 static inline bool kernel_has_buffer(const kins *in) {
     return in->op == K_LOAD || in->op == K_STORE || in->op == K_SCATTER || in->op == K_PREFETCH || in->op == K_MATRIX ||
@@ -324,12 +325,11 @@ static inline void kernel_fragment(int t, int l, int *out_row, int *out_column) 
 enum { KERNEL_STATIC_SHARED = 48 << 10 };
 int64_t kernel_shared_bytes(const kernel *k);
 int64_t kbufs_shared_bytes(const kbuf *at, int n); /* of those that are shared memory */
+bool kbufs_any_late(const kbuf *at, int n);
+int64_t kbuf_place(const kbuf *b, int64_t *end); /* where it begins behind `end` bytes, which grow by it */
 /* Its buffers lie one behind the other, each at a multiple of this. */
 static inline int64_t kbuf_align(const kbuf *b) { return b->swizzled ? 1024 : 16; }
-static inline int64_t kernel_dynamic_shared(const kernel *k) {
-    int64_t n = kernel_shared_bytes(k);
-    return n > KERNEL_STATIC_SHARED ? n : 0;
-}
+int64_t kernel_dynamic_shared(const kernel *k);
 
 /* On GPUs inputs and outputs begin at multiples of 16 bytes in every step of a ring when they have so many bytes; smaller ones
  * may lie one directly behind the other, and so do all slices that a loop works on (kbuf.loose). */

@@ -759,6 +759,24 @@ static void check_cluster(checker *c) {
         if (t.wrote[b] || t.async[b]) problem(c, 0, "a thread block may end before another has written its copy of b%d", b);
 }
 
+/* What lies late is touched when nothing else of the thread block's memory is any more: products are done, and all threads have
+ * met since. A thread block begins anew where loops over thread blocks do. */
+static void check_late(checker *c) {
+    bool late = false, early = false, products = false;
+    for (reg r = 1, again = 0; r < (reg)c->k->ins.n; r++) {
+        const kins *in = ins(c, r);
+        if (in->op == K_LOOP && in->par == PAR_BLOCKS && ins(c, r - 1)->op != K_LOOP) late = early = products = false;
+        if (in->op == K_LOOP && is_repeated(c, r) && again <= r) again = (reg)kernel_loop_end(c->k, (int)r);
+        if (in->op == K_MMA) products = true;
+        if (in->op == K_ASYNC && in->mode == ASYNC_PRODUCTS && !in->pending) products = false;
+        if (in->op == K_BARRIER && !products) early = false;
+        if (!kernel_has_buffer(in) || c->k->bufs.at[in->buf].kind < KB_SHARED) continue;
+        if (c->k->bufs.at[in->buf].late ? early || r < again : late)
+            problem(c, r, "b%d and what lies in the same place are needed at a time", in->buf);
+        *(c->k->bufs.at[in->buf].late ? &late : &early) = true;
+    }
+}
+
 /* What lies in panels no kernel writes, and has the elements that its layout has. */
 static void check_panels(checker *c, int b) {
     const kbuf *buf = &c->k->bufs.at[b];
@@ -800,6 +818,7 @@ int kernel_check_literal(const kernel *k, str *out) {
     if (k->block_threads && (k->block_threads > 1024 || (k->block_threads & (k->block_threads - 1))))
         problem(&c, 0, "blocks of %d threads", k->block_threads);
     check_cluster(&c);
+    if (kbufs_any_late(k->bufs.at, k->bufs.n)) check_late(&c);
     for (int b = 0; b < k->bufs.n && k->block_threads && c.n == 0; b++) {
         bool written = false;
         for (int i = 1; i < k->ins.n; i++) written = written || touches(&k->ins.at[i], b, true);

@@ -25,7 +25,7 @@ static bool same_ins(const kins *x, const kins *y) {
 static bool same_var(const kvar_info *x, const kvar_info *y) {
     return x->extent == y->extent && x->row == y->row && x->reduce == y->reduce && x->block == y->block &&
            x->role.unroll == y->role.unroll && x->role.lanes == y->role.lanes && x->threads == y->threads &&
-           x->matrix == y->matrix && x->staged == y->staged && x->steps == y->steps;
+           x->matrix == y->matrix && x->staged == y->staged && x->group == y->group && x->steps == y->steps;
 }
 
 bool kernel_equal(const kernel *x, const kernel *y) {
@@ -37,7 +37,7 @@ bool kernel_equal(const kernel *x, const kernel *y) {
     for (int i = 0; i < x->bufs.n; i++) {
         const kbuf *a = &x->bufs.at[i], *b = &y->bufs.at[i];
         if (a->dtype != b->dtype || a->kind != b->kind || a->fixed != b->fixed || a->swizzled != b->swizzled ||
-            a->loose != b->loose || a->elems != b->elems)
+            a->loose != b->loose || a->late != b->late || a->elems != b->elems)
             return false;
         if (!a->panels != !b->panels) return false;
         if (a->panels && (a->panels_of != b->panels_of || !kpanels_equal(a->panels, b->panels))) return false;
@@ -91,13 +91,14 @@ uint64_t kernel_hash(const kernel *k, uint64_t seed) {
     }
     for (int i = 0; i < k->bufs.n; i++) {
         int64_t words[] = { k->bufs.at[i].dtype, k->bufs.at[i].kind,
-                            k->bufs.at[i].fixed + 2 * k->bufs.at[i].swizzled + 4 * k->bufs.at[i].loose, k->bufs.at[i].elems };
+                            k->bufs.at[i].fixed + 2 * k->bufs.at[i].swizzled + 4 * k->bufs.at[i].loose + 8 * k->bufs.at[i].late,
+                            k->bufs.at[i].elems };
         h = hash_bytes(words, sizeof words, h);
     }
     for (int i = 0; i < k->vars.n; i++) {
         const kvar_info *v = &k->vars.at[i];
-        int64_t words[] = { v->extent,  v->row,   v->reduce + 2 * v->block,     v->role.unroll, v->role.lanes,
-                            v->threads, v->steps, v->matrix + (v->staged << 16) };
+        int64_t words[] = { v->extent,  v->row,   v->reduce + 2 * v->block,      v->role.unroll, v->role.lanes,
+                            v->threads, v->steps, v->matrix + (v->staged << 16), v->group };
         h = hash_bytes(words, sizeof words, h);
     }
     for (int i = 1; i < k->ins.n; i++) h = hash_ins(&k->ins.at[i], h);

@@ -144,6 +144,7 @@ static bool read_shape(tiler *w, str *why) {
                                MAX_SIDE);
         x->n[i] = v->threads, x->t[i] = v->role.unroll;
     }
+    x->group = 1;
     if (x->matrix && !tiler_read_matrix(w, why)) return false;
     x->split_k = 1;
     for (int i = 0; i < w->n_loops; i++) {
@@ -168,7 +169,7 @@ static bool without_roles(const tiler *w, kernel *plain, str *why) {
         bool row = v == w->side[0].row || v == w->side[1].row;
         if (x->role.lanes > 1 || (x->role.unroll > 1 && !row))
             return step_refuse(why, "loop %s is vectorized or unrolled, which threads do not write", x->name);
-        x->role.unroll = 1, x->threads = x->steps = x->matrix = 0, x->staged = false;
+        x->role.unroll = 1, x->threads = x->steps = x->matrix = x->group = 0, x->staged = false;
     }
     return k->par_var < 0 || step_refuse(why, "threads of a processor share the loops already");
 }

@@ -26,6 +26,7 @@ typedef struct tile_shape {
     int split_k;    /* threads along the contraction */
     bool matrix;    /* matrix units multiply: a thread's tile are the fragments that it has */
     bool staged;    /* and its results go through shared memory */
+    int group;      /* and blocks of so many tiles of rows are neighbours in the grid */
     k_block b;
 } tile_shape;
 

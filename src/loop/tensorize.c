@@ -7,8 +7,8 @@
 #include "loop/build.h"
 #include "loop/block_tile.h"
 
-enum { STAGED_LANES = 8, STAGED_PITCH = KERNEL_MATRIX + 4 /* rows begin in other banks */ };
-enum { MOST_COLUMNS = 256, MOST_ROWS = 256, MOST_PIECES = 32 /* that a thread copies of a K block */ };
+enum { STAGED_LANES = 8, STAGED_PITCH = KERNEL_MATRIX + 8 /* four rows begin in other banks */ };
+enum { MOST_GROUP = 1024, MOST_COLUMNS = 256, MOST_ROWS = 256, MOST_PIECES = 32 /* that a thread copies of a K block */ };
 
 bool step_tensorize(kernel **k, const loop_step *s, str *why) {
     for (int x = 0; x < 4; x += 2) {
@@ -19,6 +19,9 @@ bool step_tensorize(kernel **k, const loop_step *s, str *why) {
     if (!strcmp(s->arg[0].word, s->arg[2].word)) return step_refuse(why, "%s twice: expected two loops", s->arg[0].word);
     for (int x = 0; x < 4; x += 2) (*k)->vars.at[step_loop(*k, s, x, why)].matrix = (int)s->arg[x + 1].n;
     (*k)->vars.at[step_loop(*k, s, 2, why)].staged = step_flag(s, "staged");
+    int64_t group = step_option(s, "group", 0);
+    if (group < 0 || group > MOST_GROUP) return step_refuse(why, "a group of %lld tiles", (long long)group);
+    (*k)->vars.at[step_loop(*k, s, 0, why)].group = (int)group;
     return true;
 }
 
@@ -53,8 +56,10 @@ bool tiler_read_matrix(tiler *w, str *why) {
         if (w->k->vars.at[tiler_at(w, w->loops + i)->var].threads)
             return step_refuse(why, "threads share a sum that matrix units make");
     /* a thread has two rows and a fourth of the columns of them */
-    w->s.t[0] = 2, w->s.t[1] = rows[1] / 4, w->s.n[0] = rows[0] / 2, w->s.n[1] = 4, w->s.split_k = 1;
+    w->s.t[0] = 2, w->s.t[1] = rows[1] / 4, w->s.n[0] = rows[0] / 2, w->s.n[1] = 4;
     w->s.b = block_of(w);
+    for (int x = 0; x < 2; x++)
+        if (w->k->vars.at[w->side[x].row].group) w->s.group = w->k->vars.at[w->side[x].row].group;
     return true;
 }
 
@@ -86,7 +91,7 @@ bool tiler_matrix_access(tiler *w, str *why) {
             return step_refuse(why, "a thread copies %lld pieces of operand %s; the limit is %d", (long long)pieces,
                                x ? "B" : "A", MOST_PIECES);
         w->side[x].lanes = !x ? 1 : w->s.staged ? STAGED_LANES : 2, w->side[x].pitch = KERNEL_MATRIX;
-        w->side[x].tail = tiler_extent(w, w->side[x].row) % tiler_rows(w, x) != 0;
+        w->side[x].tail = tiler_extent(w, w->side[x].row) % (tiler_rows(w, x) * (x ? 1 : w->s.group)) != 0;
     }
     if (tiler_at(w, w->side[0].operand)->src != tiler_at(w, w->side[1].operand)->src)
         return step_refuse(why, "one operand is bf16, and the other f16");
@@ -141,7 +146,8 @@ tile_layout tiler_staged_layout(void) {
     return l;
 }
 
-/* The same by way of shared memory, so many columns at a time: there threads have results as they lie in memory. */
+/* The same by way of shared memory, where K blocks lay, so many columns at a time: there threads have results as they lie in
+ * memory. */
 static void write_staged(tile_writer *w, reg acc) {
     enum { TURNS = KERNEL_MATRIX * KERNEL_MATRIX / STAGED_LANES / KERNEL_WARPGROUP };
     const tiler *t = w->w;
@@ -150,12 +156,13 @@ static void write_staged(tile_writer *w, reg acc) {
     reg *to[TURNS] = { w->c.to };
     for (int c = 1; c < TURNS; c++) to[c] = ARENA_ARRAY(w->o->a, reg, t->k->ins.n);
     int buf = build_buffer(w->o, TN_F32, KB_SHARED, tiler_rows(t, 0) * STAGED_PITCH);
+    w->o->bufs.at[buf].late = true;
     affine first = affine_scale(w->o->a, tiler_number(w, l.bits, w->thread_bits - l.bits, 0), KERNEL_MATRIX),
            column = affine_scale(w->o->a, tiler_number(w, 0, l.field[0].bits, 0), STAGED_LANES),
            fragment = build_plus(w->o->a, w->thread[1], w->thread[0], STAGED_PITCH);
     first = build_plus(w->o->a, first, tiler_number(w, l.field[1].lo, l.field[1].bits, 0), 1);
     for (int p = 0; p < tiler_rows(t, 1) / KERNEL_MATRIX; p++) {
-        if (p) build_barrier(w->o);
+        build_barrier(w->o);
         for (int j = 0; j < KERNEL_MATRIX / 8; j++)
             for (int h = 0; h < 2; h++) {
                 kins sums = { .op = K_LANES, .dtype = TN_F32, .a = acc, .lanes = 2 };

@@ -87,10 +87,14 @@ static void write_results(tile_writer *w, const tile_sums *acc) {
         }
 }
 
+/* Neighbours have tiles side by side; or of a group of rows one below the other, then the columns beside them. */
 static int open_blocks(tile_writer *w) {
     const tiler *t = w->w;
     int n = gpu_open_rows(t->k, w->o, t->n_outer, t->side[0].row, t->side[1].row);
-    for (int x = 0; x < 2; x++) w->tile[x] = gpu_open_pieces(w->o, tiler_extent(t, t->side[x].row), tiler_rows(t, x));
+    int64_t group = t->s.group * tiler_rows(t, 0);
+    w->tile[0] = gpu_open_pieces(w->o, tiler_extent(t, t->side[0].row), group);
+    w->tile[1] = gpu_open_pieces(w->o, tiler_extent(t, t->side[1].row), tiler_rows(t, 1));
+    if (t->s.group > 1) w->tile[0] = build_plus(w->o->a, w->tile[0], gpu_open_pieces(w->o, group, tiler_rows(t, 0)), 1), n++;
     return n + 2;
 }
 

@@ -10,20 +10,23 @@
 
 typedef struct tensor_shape {
     int64_t rows[2];
-    int stages; /* 1: the loop is not pipelined */
+    int stages;    /* 1: the loop is not pipelined */
+    int64_t group; /* tiles of rows that are neighbours in the grid */
     bool staged;
     double cost;
 } tensor_shape;
 
-enum { MOST_STAGES = 4, MOST_SHAPES = 3 * 2 * MOST_STAGES };
+enum { MOST_STAGES = 4, MOST_SHAPES = 3 * 2 * MOST_STAGES, MOST_GROUP = 8 };
+
+static double shared_bytes(const tensor_shape *s) { /* results are staged where K blocks lay */
+    return (double)(s->stages * (s->rows[0] + s->rows[1]) * 2 * KERNEL_MATRIX);
+}
 
 /* Instructions of a thread, as recipe_block_tile counts them. On an H200 a K block takes 1.6 times as long as the units alone
- * need for it and a cycle for 120 bytes that are copied; a tenth more where a multiprocessor has one thread block, which waits
- * for itself, and again where only one K block is under way. */
-static double shared_bytes(const tensor_shape *s) {
-    return (double)(s->stages * (s->rows[0] + s->rows[1]) * 2 * KERNEL_MATRIX +
-                    (s->staged ? s->rows[0] * (KERNEL_MATRIX + 4) * 4 : 0));
-}
+ * need for it, but 38 bytes a cycle come from the second-level cache where all multiprocessors copy; a tenth more where one has
+ * a thread block that waits for itself and only one K block under way. From the end of a tile to the products of the next one
+ * are 3500 cycles and one for 20 results: two blocks on a multiprocessor share them. (8192 x 768 x 3072: 128 x 256 in 79 us,
+ * 128 x 128 81; dW of it 98 by two blocks of 128 x 128, 144 by 128 x 64.) */
 
 static double cost_of(const tiler *w, const tensor_shape *s, double blocks, const target *t) {
     const machine *m = machine_row_of(t);
@@ -33,12 +36,23 @@ static double cost_of(const tiler *w, const tensor_shape *s, double blocks, cons
         fmin(floor((double)m->shared_bytes / shared_bytes(s)), floor((double)m->registers / (threads * (columns / 2 + 64))));
     room = fmax(1, room);
     double at_once = fmin(room, ceil(grid_blocks / cores)), fill = ceil(grid_blocks / (cores * room)),
-           step = at_once * (1.6 * rows * columns * 2 * KERNEL_MATRIX / m->matrix_f16 + bytes / 120);
-    if (room < 2) step *= 1.1;
-    if (s->stages < MOST_STAGES) step *= 1.1;
+           busy = fmin(1, grid_blocks / cores),
+           step = at_once * fmax(1.6 * rows * columns * 2 * KERNEL_MATRIX / m->matrix_f16, bytes * busy / 38);
+    if (at_once < 2 && s->stages < MOST_STAGES) step *= 1.1;
     double latency = part_fetch(m) * m->ghz * (s->stages == 1 ? blocks : 1);
-    return (fill * (blocks * step + latency + at_once * rows * columns / (s->staged ? 16 : 6)) + 1200) / 6 +
-           recipe_start_cost(grid_blocks, t);
+    double tile = blocks * step + latency + at_once * rows * columns / (s->staged ? 20 : 6), next = 2800;
+    return (fill * (tile + next) - next + 1200) / 6 + recipe_start_cost(grid_blocks, t);
+}
+
+/* Where the tiles beside each other fill the machine, all of them at a time read rows of A once and all of B: a group reads as
+ * much of both. */
+static int64_t group_of(const tiler *w, const tensor_shape *s, const target *t) {
+    int64_t tiles[2];
+    for (int x = 0; x < 2; x++) tiles[x] = (tiler_extent(w, w->side[x].row) + s->rows[x] - 1) / s->rows[x];
+    if ((double)tiles[1] < machine_units(t)) return 1;
+    for (int64_t group = MOST_GROUP; group > 1; group /= 2)
+        if (tiles[0] % group == 0) return group;
+    return 1;
 }
 
 /* All shapes, the cheapest first. */
@@ -50,7 +64,7 @@ static int list(const tiler *w, double blocks, const target *t, tensor_shape *ou
                 tensor_shape s = { .rows = { rows, columns }, .stages = form / 2, .staged = form % 2 };
                 int at = n;
                 if (shared_bytes(&s) > (double)target_shared_most(t) || n == MOST_SHAPES) continue;
-                s.cost = cost_of(w, &s, blocks, t);
+                s.cost = cost_of(w, &s, blocks, t), s.group = group_of(w, &s, t);
                 for (n++; at > 0 && out[at - 1].cost > s.cost; at--) out[at] = out[at - 1];
                 out[at] = s;
             }
@@ -59,11 +73,12 @@ static int list(const tiler *w, double blocks, const target *t, tensor_shape *ou
 
 /* The steps, where the kernel takes them. */
 static const char *steps_of(const tiler *w, const tensor_shape *s, const kernel *k) {
-    const char *names[2], *depth = k->vars.at[tiler_at(w, w->loops + w->n_loops - 1)->var].name;
+    const char *names[2], *group = s->group > 1 ? arena_printf(k->a, " group=%lld", (long long)s->group) : "",
+                          *depth = k->vars.at[tiler_at(w, w->loops + w->n_loops - 1)->var].name;
     for (int x = 0; x < 2; x++) names[x] = k->vars.at[w->side[x].row].name;
     const char *text =
-        arena_printf(k->a, "tensorize %s %lld %s %lld%s; pack_shared %s %d; tile", names[0], (long long)s->rows[0], names[1],
-                     (long long)s->rows[1], s->staged ? " staged" : "", depth, KERNEL_MATRIX);
+        arena_printf(k->a, "tensorize %s %lld %s %lld%s%s; pack_shared %s %d; tile", names[0], (long long)s->rows[0], names[1],
+                     (long long)s->rows[1], s->staged ? " staged" : "", group, depth, KERNEL_MATRIX);
     return s->stages > 1 ? arena_printf(k->a, "%s; pipeline %d", text, s->stages) : text;
 }
 

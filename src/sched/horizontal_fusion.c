@@ -103,7 +103,7 @@ static int bound(const pkernel *pk) {
 }
 
 static bool serves(const kbuf *o, const kbuf *b) {
-    return o->kind == b->kind && o->dtype == b->dtype && o->swizzled == b->swizzled;
+    return o->kind == b->kind && o->dtype == b->dtype && o->swizzled == b->swizzled && o->late == b->late;
 }
 
 /* Room for a kernel more. Returns whether a thread block may have it all, with what threads that reduce exchange. */

@@ -314,8 +314,8 @@ static const char *random_step(const kernel *k, rng *r, arena *a) {
     case STEP_split_k:
         return arena_printf(a, "%s %s %d", name, v, 1 << rng_below(r, 4));
     case STEP_tensorize:
-        return arena_printf(a, "%s %s %d %s %d%s", name, v, 32 << rng_below(r, 3), u, 64 << rng_below(r, 2),
-                            rng_chance(r, 0.5) ? " staged" : "");
+        return arena_printf(a, "%s %s %d %s %d%s group=%d", name, v, 32 << rng_below(r, 3), u, 64 << rng_below(r, 2),
+                            rng_chance(r, 0.5) ? " staged" : "", 1 << rng_below(r, 2));
     case STEP_pack_shared:
         return arena_printf(a, "%s %s %d", name, v, 1 << rng_below(r, 6));
     case STEP_pipeline:

@@ -137,6 +137,11 @@ static void test_texts(void **state) {
     "kernel @k(b0 in f32[16], b1 out f32[16], b2 distributed f32[8]) tiled blocks 4 threads 4 cluster 2 {\n"                   \
     "  var g = 2\n  var m = 2\n  var i = 4\n  var s = 3\n  loop g = 0 .. 2 step 1 blocks\n    loop m = 0 .. 2 step 1 blocks\n"
 
+/* b2 lies where b1 does. */
+#define LATE(body)                                                                                                             \
+    "kernel @k(b0 in f32[8], b1 shared f32[8], b2 shared f32[8] late) tiled blocks 1 threads 8 {\n var i = 8\n var s = 2\n"    \
+    " loop i = 0 .. 8 step 1 block-threads\n %2 = load b0[i]  f32\n" body " end\n}"
+
 /* Each kernel has one problem, which is found. */
 static void test_problems(void **state) {
     (void)state;
@@ -231,6 +236,11 @@ static void test_problems(void **state) {
           " end\n end\n}",
           "b2 is read before the cluster has met" },
         { CLUSTERS " barrier mbarrier b1\n end\n end\n}", "b1 is of no cluster" },
+        { LATE(" store b1[i], %2  f32\n store b2[i], %2  f32\n"), "b2 and what lies in the same place are needed at a time" },
+        { LATE(" store b1[i], %2  f32\n barrier\n store b2[i], %2  f32\n %6 = load b1[i]  f32\n"),
+          "b1 and what lies in the same place are needed at a time" },
+        { LATE(" loop s = 0 .. 2 step 1\n store b1[i], %2  f32\n barrier\n store b2[i], %2  f32\n barrier\n end\n"),
+          "b2 and what lies in the same place are needed at a time" },
     };
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         arena a;
