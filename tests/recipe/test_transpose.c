@@ -95,7 +95,47 @@ static void test_gathered(void **state) {
     tn_string_free(ctx, steps), tn_session_free(s), tn_program_free(p), tn_graph_free(g), tn_ctx_free(ctx);
 }
 
+/* The largest of windows of an image with channels last, kept with channels first: rows along which they are read are
+ * innermost. */
+static void test_pool(void **state) {
+    (void)state;
+    enum { SIDE = 17, OUT = 8, MAPS = 24 };
+    static float x[SIDE * SIDE * MAPS], y[MAPS * OUT * OUT];
+    rng r = rng_make(8);
+    fill_random(&r, TN_F32, x, SIDE * SIDE * MAPS, -2, 2);
+    tn_config cfg = { .struct_size = sizeof cfg, .cpu = getenv("TENON_CPU") };
+    tn_ctx *ctx = tn_ctx_new(&cfg);
+    for (int threads = 1; threads <= 2; threads++) {
+        tn_graph *g = tn_graph_new(ctx, "pool");
+        tn_tensor in = tn_input(g, "x", TN_F32, TN_DIMS(SIDE, SIDE, MAPS));
+        tn_tensor w = tn_window(in, (int64_t[]){ 0, 1 }, (int64_t[]){ 3, 3 }, (int64_t[]){ 2, 2 }, (int64_t[]){ 1, 1 },
+                                2); /* [.., 3, 3] */
+        tn_output(tn_permute(tn_reduce_max(w, TN_INTS(3, 4), 0), TN_INTS(2, 0, 1)), "y");
+        tn_program *p;
+        tn_session *s;
+        char *steps;
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        o.check = 1, o.threads = threads;
+        if (tn_compile(g, &o, &p) || tn_session_new(p, &s)) fail_msg("%s", tn_ctx_error(ctx));
+        assert_int_equal(tn_program_text(p, "schedule", &steps), TN_OK);
+        if (!strstr(steps, "reorder i1 i2 i0")) fail_msg("%s", steps);
+        assert_int_equal(tn_run(s, TN_BIND({ "x", x }, { "y", y })), TN_OK);
+        for (int i = 0; i < MAPS * OUT * OUT; i++) {
+            float most = -9;
+            for (int k = 0; k < 9; k++) {
+                int row = 2 * (i / OUT % OUT) + k / 3, column = 2 * (i % OUT) + k % 3;
+                float v = x[(row * SIDE + column) * MAPS + i / (OUT * OUT)];
+                most = v > most ? v : most;
+            }
+            assert_true(y[i] == most);
+        }
+        tn_string_free(ctx, steps), tn_session_free(s), tn_program_free(p), tn_graph_free(g);
+    }
+    tn_ctx_free(ctx);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_permutations), cmocka_unit_test(test_gathered) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_permutations), cmocka_unit_test(test_gathered),
+                                        cmocka_unit_test(test_pool) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
