@@ -19,6 +19,9 @@ class DType:
     """An element type: `x.dtype == tenon.float32`, also `== "f32"` or `== np.float32`."""
 
     __slots__ = ("name", "python_name", "code", "itemsize", "numpy", "kind", "signed", "arithmetic", "dlpack")
+    name: str
+    python_name: str
+    numpy: Any
 
     def __init__(self, code: int):
         info = _abi.tn_dtype_info.from_address(lib.tn_dtype_get_info(code))
@@ -28,7 +31,7 @@ class DType:
         self.arithmetic = bool(info.arithmetic)  # else it is stored, moved, chosen and converted only
         self.dlpack = (info.dlpack, 8 * info.bytes)
         native = np.dtype(info.numpy.decode()) if info.numpy else None
-        self.python_name = _PYTHON_NAMES.get(self.name) or native.name
+        self.python_name = _PYTHON_NAMES.get(self.name) or (native.name if native is not None else self.name)
         self.numpy = native or (np.dtype(getattr(_more, self.python_name)) if hasattr(_more, self.python_name) else None)
 
     @property

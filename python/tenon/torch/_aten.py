@@ -794,9 +794,12 @@ def _max_pool(node: Node, graph: Graph, x: Tensor, kernel: Any, stride: Any = ()
     dilation = _pair(dilation, 2)
     flat = v.reshape(v.shape[:-2] + (kernel[0] * kernel[1],))
     at = flat.argmax(-1)
-    rows = graph.iota(at.shape, at.ndim - 2) * stride[0] - padding[0] + at // kernel[1] * dilation[0]
-    columns = graph.iota(at.shape, at.ndim - 1) * stride[1] - padding[1] + at % kernel[1] * dilation[1]
-    return flat.max(-1), rows * x.shape[-1] + columns
+    rows = graph.iota(at.shape, at.ndim - 2) * stride[0] - padding[0]
+    columns = graph.iota(at.shape, at.ndim - 1) * stride[1] - padding[1]
+    index = rows * x.shape[-1] + columns + at * dilation[1]
+    for row in range(1, kernel[0]):  # the row of the window that `at` lies in: a division of 64 bits takes longer than the pool
+        index = index + (at >= row * kernel[1]).astype(at.dtype) * (dilation[0] * x.shape[-1] - kernel[1] * dilation[1])
+    return flat.max(-1), index
 
 
 FORMS[aten.max_pool2d_with_indices.default] = lambda node: result_dtype_of(node, 0).kind == "f"

@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""torch_backend.py [NAME...] [--threads N] [--seconds S] [--json]: torch.compile(backend="tenon") beside backend="inductor" and eager mode:
+microseconds of an inference and of a training step (forward and backward), and the seconds of the first call of each, which compile.
+Needs PyTorch and the package tenon (`pip install ./python`, or `python3 python/backend.py stage DIR build/release` and PYTHONPATH=DIR);
+with torchvision there are its models, too. Every first result is compared with eager's. Inductor begins without its cache."""
+import argparse
+import json
+import logging
+import os
+import statistics
+import tempfile
+import time
+
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
+os.environ["TENON_CACHE_DIR"] = tempfile.mkdtemp()
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import tenon.torch  # noqa: F401: it registers the backend
+
+fallbacks = []
+
+
+class Names(logging.Handler):
+    def emit(self, record):
+        fallbacks.append(record.getMessage())
+
+
+logging.getLogger("tenon.torch").addHandler(Names())
+logging.getLogger("tenon.torch").setLevel(logging.DEBUG)
+logging.getLogger("tenon.torch").propagate = False
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads, causal):
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        b, t, c = x.shape
+        q, k, v = [y.view(b, t, self.heads, -1).transpose(1, 2) for y in self.qkv(self.norm1(x)).split(c, 2)]
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal).transpose(1, 2).reshape(b, t, c)
+        x = x + self.out(y)
+        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
+
+
+class Gpt(nn.Module):
+    def __init__(self, vocab=256, width=128, layers=4, length=64):
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(vocab, width), nn.Embedding(length, width)
+        self.blocks = nn.Sequential(*(Block(width, 4, True) for _ in range(layers)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocab, bias=False)
+
+    def forward(self, index):
+        return self.head(self.norm(self.blocks(self.tokens(index) + self.places(torch.arange(index.shape[1])))))
+
+
+class Vit(nn.Module):
+    def __init__(self, width=128, layers=4):
+        super().__init__()
+        self.patch, self.places = nn.Conv2d(3, width, 4, 4), nn.Parameter(torch.randn(1, 64, width) * 0.02)
+        self.blocks, self.head = nn.Sequential(*(Block(width, 4, False) for _ in range(layers))), nn.Linear(width, 10)
+
+    def forward(self, x):
+        return self.head(self.blocks(self.patch(x).flatten(2).transpose(1, 2) + self.places).mean(1))
+
+
+class Residual(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.a, self.b, self.n, self.m = nn.Conv2d(c, c, 3, padding=1), nn.Conv2d(c, c, 3, padding=1), nn.BatchNorm2d(c), nn.BatchNorm2d(c)
+
+    def forward(self, x):
+        return F.relu(x + self.m(self.b(F.relu(self.n(self.a(x))))))
+
+
+def mlp(*widths):
+    layers = [m for a, b in zip(widths, widths[1:]) for m in (nn.Linear(a, b), nn.ReLU())]
+    return nn.Sequential(*layers[:-1])
+
+
+def digits():
+    return nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+                         nn.Flatten(), nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def autoencoder():
+    return nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU(),
+                         nn.ConvTranspose2d(32, 16, 4, 2, 1), nn.ReLU(), nn.ConvTranspose2d(16, 3, 4, 2, 1))
+
+
+def images(n, size, c=3):
+    return lambda: torch.randn(n, c, size, size)
+
+
+MODELS = {
+    "mlp 4x256, batch 64": (lambda: mlp(256, 256, 256, 256, 256), lambda: torch.randn(64, 256)),
+    "mlp 784-512-10, batch 128": (lambda: mlp(784, 512, 512, 10), lambda: torch.randn(128, 784)),
+    "digits, batch 64": (digits, images(64, 8, 1)),
+    "autoencoder 32, batch 8": (autoencoder, images(8, 32)),
+    "residual 4x32, batch 8": (lambda: nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), *(Residual(32) for _ in range(4))), images(8, 32)),
+    "gpt 4x128, 12 x 64": (Gpt, lambda: torch.randint(0, 256, (12, 64))),
+    "vit 4x128, batch 8": (Vit, images(8, 32)),
+    "encoder 2x256, 4 x 64": (lambda: nn.Sequential(*(Block(256, 4, False) for _ in range(2))), lambda: torch.randn(4, 64, 256)),
+}
+try:
+    import torchvision.models as vision
+    for name in ("resnet18", "mobilenet_v2", "squeezenet1_1", "shufflenet_v2_x1_0"):
+        MODELS[name + " 64, batch 4"] = (lambda name=name: getattr(vision, name)(weights=None), images(4, 64))
+except ImportError:
+    pass
+
+
+def median_us(call, seconds):
+    call()
+    times, begin = [], time.perf_counter()
+    while len(times) < 3 or time.perf_counter() - begin < seconds:
+        t = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - t)
+    return 1e6 * statistics.median(times)
+
+
+def step_of(module, x):
+    def step():
+        module.zero_grad(set_to_none=True)
+        loss = module(x).square().mean()
+        loss.backward()
+        return loss
+    return step
+
+
+def close(a, b, what):
+    worst = (a - b).abs().max().item() / max(1e-30, b.abs().max().item())
+    if not worst < 1e-3:
+        raise SystemExit(f"{what}: {worst:.1e} of the largest element away from eager's")
+
+
+def measure(name, make, sample, backends, seconds):
+    row = {"model": name}
+    for training in (False, True):
+        torch.manual_seed(1)
+        x, modules, want, calls = sample(), {}, None, {}
+        for b in backends:
+            torch.manual_seed(2)
+            torch._dynamo.reset()
+            module = make().train(training)
+            compiled = module if b == "eager" else torch.compile(module, backend=b)
+            begin, n = time.perf_counter(), len(fallbacks)
+            if training:
+                calls[b] = step_of(compiled, x)
+                got = torch.cat([calls[b]().detach().reshape(1)] + [p.grad.reshape(-1) for p in module.parameters()])
+            else:
+                def call(compiled=compiled):
+                    with torch.no_grad():
+                        return compiled(x)
+                calls[b] = call
+                got = call()
+            what = "training" if training else "inference"
+            row[f"{what} {b} first_s"] = time.perf_counter() - begin
+            if b == "tenon":
+                row[f"{what} fallbacks"] = len(fallbacks) - n
+            want = got if want is None else want
+            close(got, want, f"{name}, {what}, {b}")
+        for _ in range(3):  # in turns
+            for b in backends:
+                us = median_us(calls[b], seconds / 3)
+                key = f"{what} {b} us"
+                row[key] = min(us, row.get(key, us))
+    return row
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    p.add_argument("names", nargs="*", help="models whose name has one of these words in it (default: all)")
+    p.add_argument("--threads", type=int, default=1)
+    p.add_argument("--seconds", type=float, default=1.0, help="for each row and backend")
+    p.add_argument("--json", action="store_true")
+    p.add_argument("--backends", default="eager,inductor,tenon")
+    args = p.parse_args()
+    torch.set_num_threads(args.threads)
+    backends, rows = args.backends.split(","), []
+    for name, (make, sample) in MODELS.items():
+        if args.names and not any(word in name for word in args.names):
+            continue
+        rows.append(measure(name, make, sample, backends, args.seconds))
+        if not args.json:
+            r = rows[-1]
+            for what in ("inference", "training"):
+                print(f"{name:28} {what:10}" + "".join(f" {b} {r[f'{what} {b} us']:9.1f} us, first {r[f'{what} {b} first_s']:6.2f} s;" for b in backends)
+                      + f" fallbacks {r.get(f'{what} fallbacks', '-')}", flush=True)
+    if args.json:
+        print(json.dumps({"torch": torch.__version__, "threads": args.threads, "rows": rows}))
+
+
+main()
