@@ -2,7 +2,7 @@
 """torch_backend.py [NAME...] [--threads N] [--seconds S] [--json]: torch.compile(backend="tenon") beside backend="inductor" and eager mode:
 microseconds of an inference and of a training step (forward and backward), and the seconds of the first call of each, which compile.
 Needs PyTorch and the package tenon (`pip install ./python`, or `python3 python/backend.py stage DIR build/release` and PYTHONPATH=DIR);
-with torchvision there are its models, too. Every first result is compared with eager's. Inductor begins without its cache."""
+with torchvision there are its models, too. Every first result is compared with eager's (loss and all gradients). Inductor begins without its cache."""
 import argparse
 import json
 import logging
@@ -78,6 +78,55 @@ class Residual(nn.Module):
         return F.relu(x + self.m(self.b(F.relu(self.n(self.a(x))))))
 
 
+class Inverted(nn.Module):
+    """A block of MobileNetV2."""
+
+    def __init__(self, c, grow=4):
+        super().__init__()
+        g = c * grow
+        self.layers = nn.Sequential(nn.Conv2d(c, g, 1, bias=False), nn.BatchNorm2d(g), nn.ReLU6(), nn.Conv2d(g, g, 3, padding=1, groups=g, bias=False),
+                                    nn.BatchNorm2d(g), nn.ReLU6(), nn.Conv2d(g, c, 1, bias=False), nn.BatchNorm2d(c))
+
+    def forward(self, x):
+        return x + self.layers(x)
+
+
+class Gated(nn.Module):
+    """A block of Llama without its attention."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.RMSNorm(width)
+        self.up, self.gate, self.down = nn.Linear(width, 3 * width), nn.Linear(width, 3 * width), nn.Linear(3 * width, width)
+
+    def forward(self, x):
+        h = self.norm(x)
+        return x + self.down(F.silu(self.gate(h)) * self.up(h))
+
+
+class Mixer(nn.Module):
+    def __init__(self, places, width):
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.across, self.along = mlp(places, 2 * places, places), mlp(width, 2 * width, width)
+
+    def forward(self, x):
+        x = x + self.across(self.norm1(x).transpose(1, 2)).transpose(1, 2)
+        return x + self.along(self.norm2(x))
+
+
+class Unet(nn.Module):
+    def __init__(self, c=16):
+        super().__init__()
+        self.a, self.b, self.c = nn.Conv2d(3, c, 3, padding=1), nn.Conv2d(c, 2 * c, 3, 2, 1), nn.Conv2d(2 * c, 2 * c, 3, padding=1)
+        self.up, self.out = nn.ConvTranspose2d(2 * c, c, 2, 2), nn.Conv2d(2 * c, 3, 3, padding=1)
+
+    def forward(self, x):
+        x = F.relu(self.a(x))
+        y = F.relu(self.up(F.relu(self.c(F.relu(self.b(x))))))
+        return self.out(torch.cat([x, y], 1))
+
+
 def mlp(*widths):
     layers = [m for a, b in zip(widths, widths[1:]) for m in (nn.Linear(a, b), nn.ReLU())]
     return nn.Sequential(*layers[:-1])
@@ -106,6 +155,10 @@ MODELS = {
     "gpt 4x128, 12 x 64": (Gpt, lambda: torch.randint(0, 256, (12, 64))),
     "vit 4x128, batch 8": (Vit, images(8, 32)),
     "encoder 2x256, 4 x 64": (lambda: nn.Sequential(*(Block(256, 4, False) for _ in range(2))), lambda: torch.randn(4, 64, 256)),
+    "inverted 4x16, batch 8": (lambda: nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), *(Inverted(16) for _ in range(4))), images(8, 32)),
+    "gated 4x256, 4 x 64": (lambda: nn.Sequential(*(Gated(256) for _ in range(4))), lambda: torch.randn(4, 64, 256)),
+    "mixer 4x128, 8 x 64": (lambda: nn.Sequential(*(Mixer(64, 128) for _ in range(4))), lambda: torch.randn(8, 64, 128)),
+    "unet 16, batch 4": (Unet, images(4, 32)),
 }
 try:
     import torchvision.models as vision
@@ -135,12 +188,14 @@ def step_of(module, x):
 
 
 def close(a, b, what):
-    worst = (a - b).abs().max().item() / max(1e-30, b.abs().max().item())
-    if not worst < 1e-3:
-        raise SystemExit(f"{what}: {worst:.1e} of the largest element away from eager's")
+    """As a whole: where a value is zero but for rounding, a ReLU lets a gradient through in one program and not in another (eager's own
+    gradients of ResNet-18 are up to 4 % of the largest element from those in double precision)."""
+    apart = ((a - b).norm() / b.norm().clamp_min(1e-30)).item()
+    if not apart < 0.05:
+        raise SystemExit(f"{what}: {apart:.1e} from eager's")
 
 
-def measure(name, make, sample, backends, seconds):
+def measure(name, make, sample, backends, threads, seconds):
     row = {"model": name}
     for training in (False, True):
         torch.manual_seed(1)
@@ -149,7 +204,11 @@ def measure(name, make, sample, backends, seconds):
             torch.manual_seed(2)
             torch._dynamo.reset()
             module = make().train(training)
-            compiled = module if b == "eager" else torch.compile(module, backend=b)
+            for part in module.modules():  # inductor draws other numbers than eager
+                if isinstance(part, nn.Dropout):
+                    part.p = 0.0
+            options = {"options": {"threads": threads}} if b == "tenon" else {}
+            compiled = module if b == "eager" else torch.compile(module, backend=b, **options)
             begin, n = time.perf_counter(), len(fallbacks)
             if training:
                 calls[b] = step_of(compiled, x)
@@ -187,7 +246,7 @@ def main():
     for name, (make, sample) in MODELS.items():
         if args.names and not any(word in name for word in args.names):
             continue
-        rows.append(measure(name, make, sample, backends, args.seconds))
+        rows.append(measure(name, make, sample, backends, args.threads, args.seconds))
         if not args.json:
             r = rows[-1]
             for what in ("inference", "training"):
