@@ -735,7 +735,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor], causal: boo
     scores = (q @ k.mT).astype(float64 if q.dtype is float64 else float32) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
     if causal:
         t, s = scores.shape[-2:]
-        keep = q.graph.iota((t, s), 1) <= q.graph.iota((t, s), 0)
+        keep = q.graph.iota((t, s), 1, int32) <= q.graph.iota((t, s), 0, int32)
         scores = where(keep, scores, -math.inf)
     if mask is not None:
         scores = where(mask, scores, -math.inf) if mask.dtype is bool_ else scores + mask
