@@ -4,7 +4,7 @@
  * An interval runs from the definition to the last use; what enters a loop from outside lives to the loop's end. When registers
  * run out, the value with the fewest uses for its length, weighted by loop depth, gives its own up for its whole life:
  * instructions read it in memory where they can, elsewhere a copy that lives for one operation is put in, and the scan starts
- * again. */
+ * again. Before that, what a loop adds up gets another name behind the loop, so that it is that which is given up. */
 #include "emit/x86/ir.h"
 
 enum { MAX_ROUNDS = 12 };
@@ -335,15 +335,83 @@ static void place(xfn *f) {
     f->frame += (int64_t)f->n_vregs_phys * f->vb + 16 * 8;
 }
 
+/* ---- sums, and what becomes of them ---- */
+
+typedef struct written { /* a value that a loop changes */
+    int32_t start, last; /* the first and the last position that write it */
+    int32_t ifs;         /* conditions around the first */
+    vreg after;          /* its name behind the loop */
+} written;
+
+/* The outermost loop that writes it and begins behind its first value; 0 where there is none. */
+static int32_t changing_loop(const xfn *f, const written *w) {
+    int32_t home = with_code(f, f->ops.at[f->order[w->start]].loop), l = with_code(f, f->ops.at[f->order[w->last]].loop);
+    while (l > 0 && f->loops.at[l].outer != home) l = f->loops.at[l].outer;
+    return l > 0 && !f->loops.at[l].par ? l : 0;
+}
+
+/* Sums have another name behind the loop that adds up. Where what follows the loop has too few registers, that is what loses
+ * its own, stored and read once; a sum without one would wait for memory in each step of the loop. Returns whether there are
+ * any. */
+static bool rename_after_loops(xfn *f) {
+    written *w = ARENA_ARRAY(f->a, written, f->v.n);
+    int32_t *ifs = ARENA_ARRAY(f->a, int32_t, f->n_order + 1), *order;
+    int n = 0, n_renamed = 0, n_v = f->v.n, n_order = f->n_order;
+    for (int i = 1; i < n_v; i++) w[i] = (written){ .start = -1 };
+    for (int i = 0, depth = 0; i < n_order; i++) {
+        const xop *o = &f->ops.at[f->order[i]];
+        depth += (o->op == P_IF || o->op == P_IFLAST) - (o->op == P_ENDIF);
+        ifs[i] = depth;
+        if (!o->dst || !f->v.at[o->dst].is_mutable) continue;
+        written *x = &w[o->dst];
+        if (x->start < 0) x->start = i, x->ifs = depth;
+        x->last = i;
+    }
+    for (int i = 1; i < n_v; i++) {
+        int32_t l = w[i].start < 0 ? 0 : changing_loop(f, &w[i]);
+        if (!l || f->v.at[i].end <= f->loops.at[l].last || ifs[f->loops.at[l].last] != w[i].ifs) continue;
+        xvreg copy = f->v.at[i];
+        copy.is_mutable = false, copy.def = f->ops.n, copy.loop = f->loops.at[l].outer;
+        VEC_PUSH(f->keep, &f->v, copy);
+        w[i].after = (vreg)(f->v.n - 1), w[i].last = f->loops.at[l].last;
+        VEC_PUSH(f->keep, &f->ops, (xop){ .op = P_MOV, .vl = copy.vl, .dst = w[i].after, .a = (vreg)i, .loop = copy.loop });
+        n_renamed++;
+    }
+    if (!n_renamed) return false;
+    order = ARENA_ARRAY(f->a, int32_t, n_order + n_renamed);
+    for (int i = 0, first = f->ops.n - n_renamed; i < n_order; i++) {
+        xop *o = &f->ops.at[f->order[i]];
+        vreg *const read[3] = { &o->a, &o->b, &o->c };
+        for (int k = 0; k < 3; k++) {
+            vreg r = *read[k];
+            if (r && (int)r < n_v && w[r].after && i > w[r].last) *read[k] = w[r].after;
+        }
+        order[n++] = f->order[i];
+        for (int m = first; o->op == P_END && m < first + n_renamed; m++)
+            if (w[f->ops.at[m].a].last == i) order[n++] = m;
+    }
+    f->order = order, f->n_order = n;
+    return true;
+}
+
+static void scan_anew(scan *s, xfn *f) {
+    find_loops(f);
+    find_intervals(f);
+    *s = (scan){ .f = f };
+    scan_all(s);
+}
+
 void x86_alloc(xfn *f) {
-    scan s = { .spilled = true };
-    for (int round = 0; s.spilled && !f->unsupported; round++) {
+    scan s;
+    scan_anew(&s, f);
+    if (s.spilled && rename_after_loops(f)) {
+        for (int i = 1; i < f->v.n; i++) f->v.at[i].spilled = false;
+        scan_anew(&s, f);
+    }
+    for (int round = 1; s.spilled && !f->unsupported; round++) {
         if (round == MAX_ROUNDS) x86_unsupported(f, "registers that do not settle");
-        if (round) rewrite(f);
-        find_loops(f);
-        find_intervals(f);
-        s = (scan){ .f = f };
-        scan_all(&s);
+        rewrite(f);
+        scan_anew(&s, f);
     }
     place(f);
 }
