@@ -174,7 +174,7 @@ static int64_t near_limit(const blocker *t) {
                *x = contraction_ins(&t->c, (int)(upd->a == t->c.packed.value ? upd->b : upd->a));
     if (x->op != K_LOAD || affine_coef(x->idx, t->c.m) != 1 || apart(t, x) == INT64_MAX) return INT64_MAX;
     int64_t step = apart(t, x) * (int64_t)dtype_size((tn_dtype)x->src), near = loop_places(t->r->t->l1_bytes, step),
-            far = loop_places(t->r->t->l2_bytes, step) * 3 / 4;
+            far = loop_places(t->r->t->l2_bytes, step) / 4 * 3;
     return near >= LEAST_NEAR ? near : far >= LEAST_NEAR ? far : INT64_MAX;
 }
 
