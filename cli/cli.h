@@ -82,6 +82,7 @@ tn_compile_opts cli_compile_opts(const cli *c); /* --mode --fusion --threads --n
         { "threads", 't', "N", "CPU threads; 0 (default) = as many as the process may use" },                                  \
         { "device", 'd', "NAME", "cpu (default), cuda, opencl, null, or auto: the fastest by a model" },                       \
         { "dim", 0, "NAME=SIZE", "the size of a symbolic dim of a graph, or of a named one of an ONNX model (repeatable)" },   \
+        { "plain-convolutions", 0, NULL, "of an ONNX model: sums of products as they stand, not by Winograd's way" },          \
         { "no-cache", 0, NULL, "compile every kernel again" }, { "no-passes", 0, NULL, "skip the graph passes" }, {            \
         "check", 0, NULL, "verify every artefact between the stages (slow)"                                                    \
     }

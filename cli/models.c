@@ -471,6 +471,7 @@ static tn_graph *open_onnx(cli *c, const char *path, int64_t batch) {
     tn_graph *g = NULL;
     o.dims = dims, o.n_dims = read_dims(c, dims, MOST);
     o.values = values, o.n_values = read_values(c, data, values, MOST);
+    o.plain_convolutions = cli_flag(c, "plain-convolutions");
     cli_need(c, tn_onnx_open(cli_ctx(c), path, &m));
     int other = batch ? batch_dims(m, batch, dims + o.n_dims, MOST - o.n_dims) : 0;
     o.n_dims += other;

@@ -100,7 +100,7 @@ function layout(N, E) {
     }
   }
   rows.forEach(row => { let x = 0; row.forEach(i => { i.x = x; x += i.w + 18; }); });
-  for (let turn = 0; turn < turns + 2; turn++) {
+  for (let turn = 0; turn < 1.5 * turns; turn++) {
     for (let n = 0; n < rows.length; n++) {
       const row = rows[turn % 2 ? rows.length - 1 - n : n], side = turn % 2 ? 'down' : 'up', want = [];
       let right = -Infinity, off = 0;

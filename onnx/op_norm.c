@@ -127,7 +127,6 @@ void onnx_op_mean_variance_normalization(onnx_call *c) {
     onnx_put(c, 0, tn_cast(tn_div(tn_sub(x, mean), deviation), held(c, 0)), ELEM_NONE);
 }
 
-/* x / (bias + alpha/size * sum of squares of `size` neighbouring channels)^beta */
 /* base^beta of positive numbers; of the default, 0.75, by roots: a power takes as long as a dozen of them. */
 static tn_tensor lrn_power(tn_tensor base, double beta, bool positive) {
     if (beta != 0.75 || !positive) return tn_pow(base, onnx_scalar(base, beta));
@@ -135,6 +134,7 @@ static tn_tensor lrn_power(tn_tensor base, double beta, bool positive) {
     return tn_mul(root, tn_sqrt(root));
 }
 
+/* x / (bias + alpha/size * sum of squares of `size` neighbouring channels)^beta */
 void onnx_op_lrn(onnx_call *c) {
     int64_t size = onnx_attr_need_int(c, "size"), before[TN_MAX_RANK] = { 0 }, after[TN_MAX_RANK] = { 0 }, one = 1, axis = 1;
     double alpha = onnx_attr_float(c, "alpha", (double)1e-4f), beta = onnx_attr_float(c, "beta", 0.75),

@@ -20,16 +20,9 @@ from torch.nn import functional as F
 import tenon.torch  # noqa: F401: it registers the backend
 
 fallbacks = []
-
-
-class Names(logging.Handler):
-    def emit(self, record):
-        fallbacks.append(record.getMessage())
-
-
-logging.getLogger("tenon.torch").addHandler(Names())
-logging.getLogger("tenon.torch").setLevel(logging.DEBUG)
-logging.getLogger("tenon.torch").propagate = False
+log = logging.getLogger("tenon.torch")
+log.setLevel(logging.DEBUG)
+log.addFilter(lambda record: fallbacks.append(record.getMessage()))  # counted, not printed: a filter that is not true
 
 
 class Block(nn.Module):

@@ -27,7 +27,6 @@ static double shared_bytes(const tensor_shape *s) { /* results are staged where 
  * a thread block that waits for itself and only one K block under way. From the end of a tile to the products of the next one
  * are 3500 cycles and one for 20 results: two blocks on a multiprocessor share them. (8192 x 768 x 3072: 128 x 256 in 79 us,
  * 128 x 128 81; dW of it 98 by two blocks of 128 x 128, 144 by 128 x 64.) */
-
 static double cost_of(const tiler *w, const tensor_shape *s, double blocks, const target *t) {
     const machine *m = machine_row_of(t);
     double rows = (double)s->rows[0], columns = (double)s->rows[1], bytes = (rows + columns) * 2 * KERNEL_MATRIX,

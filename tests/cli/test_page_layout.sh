@@ -139,6 +139,10 @@ sys.exit(bool(wrong))
 EOP
 
 python3 "$work/resnet50.py" "$work/resnet50.onnx" || fail "no ResNet-50"
+# Its 3x3 layers go by Winograd's way, which has kernels of its own, unless that is refused.
+kernels() { "$tenon" explain "$work/resnet50.onnx" --threads 2 "$@" 2>/dev/null | sed -n '1s/.*: \([0-9]*\) kernels.*/\1/p'; }
+some=$(kernels) plain=$(kernels --plain-convolutions)
+[ "${plain:-0}" -gt 40 ] && [ "${some:-0}" -gt "$plain" ] || fail "kernels of ResNet-50: ${some:-none}, with plain convolutions ${plain:-none}"
 looks=0
 look() { # look NAME WIDTH,HEIGHT light|dark [click]
     local name=$1 size=$2 how=$3 picture page busy
