@@ -118,8 +118,6 @@ static void make_text(void *arg) {
         text_gpu(j, p, GPU_OPENCL);
     else if (!strcmp(j->stage, "cuda") && p->plan)
         text_gpu(j, p, GPU_CUDA);
-    else if (!strcmp(j->stage, "c") && p->source && cpu)
-        str_addn(&j->out, p->source, p->n_source);
     else if (!strcmp(j->stage, "c") && p->plan && cpu)
         emit_c(p->plan, &p->target, &j->out);
     else if (!strcmp(j->stage, "x86") && p->plan && cpu)

@@ -15,6 +15,8 @@ typedef struct job {
     tn_program *p;
     const graph *g;
     err *e;
+    arena written; /* what the device takes, and what writing it took: until the device has it */
+    drive_code code;
 } job;
 
 static void count(tn_program *p) {
@@ -144,7 +146,6 @@ static void sort_names(tn_program *p) {
 
 static void compile_half(job *j) {
     tn_program *p = j->p;
-    drive_code code;
     bool by_node = p->opts.mode == TN_MODE_IMMEDIATE;
     p->graph = graph_clone(j->g, &p->arena, by_node, NULL);
     graph_compact(p->graph);
@@ -155,9 +156,9 @@ static void compile_half(job *j) {
     }
     own_values(p->graph);
     p->plan = pipeline_run(p->graph, &p->arena, &p->opts, &p->target);
-    drive_emit(p, p->plan, &p->arena, &code);
-    p->image = code.image, p->source = code.source, p->n_source = code.n_source, p->code = code.name;
-    p->scratch = code.scratch;
+    drive_emit(p, p->plan, &j->written, &j->code);
+    p->code = arena_strdup(&p->arena, j->code.name);
+    p->scratch = j->code.scratch;
     p->kernel_entry = ARENA_ARRAY(&p->arena, void *, p->plan->kernels.n + 1);
     p->io = p->plan->io.at, p->n_io = p->plan->io.n;
     sort_names(p);
@@ -176,17 +177,18 @@ static tn_status guarded(job *j, void (*what)(job *j)) {
 
 /* ---- run half ---- */
 
-static tn_status build(tn_program *p, err *e) {
+static tn_status build(tn_program *p, const drive_code *code, err *e) {
     const device_api *api = p->dev->api;
     double start = now_seconds();
     bool hit = false;
-    tn_status status = p->image ? api->load(p->dev, p->image, &p->module, e)
-                                : api->build(p->dev, p->source, p->n_source, p->opts.no_cache != 0, &p->module, &hit, e);
+    tn_status status = code->image
+                           ? api->load(p->dev, code->image, &p->module, e)
+                           : api->build(p->dev, code->source, code->n_source, p->opts.no_cache != 0, &p->module, &hit, e);
     if (status) return status;
     p->stats.build_seconds = now_seconds() - start;
     p->stats.cache_hits = hit, p->stats.cache_misses = !hit;
     bool gpu = p->target.kind == TARGET_GPU; /* one entry for equal kernels, and none for all of them */
-    bool whole = p->image ? plan_is_one_function(p->plan) : !plan_has_control(p->plan);
+    bool whole = code->image ? plan_is_one_function(p->plan) : !plan_has_control(p->plan);
     if (!gpu && whole && (status = api->find(p->dev, p->module, "tn_main", &p->main_entry, e))) return status;
     for (int i = 0; i < p->plan->kernels.n; i++) {
         char name[32];
@@ -229,12 +231,14 @@ tn_status drive_compile_tuned(tn_ctx *ctx, device *dev, const graph *g, const tn
     p->target = drive_target(&caps, tuned);
     p->stats.threads = caps.threads;
     arena_init(&p->arena, ctx->mem, &p->gd);
-    job j = { p, g, e };
+    job j = { .p = p, .g = g, .e = e };
+    arena_init(&j.written, ctx->mem, &p->gd);
     tn_status status = guarded(&j, compile_half);
     p->opts.schedule = NULL; /* the caller's, too */
+    if (!status && opts->mode != TN_MODE_IMMEDIATE) status = build(p, &j.code, e);
+    arena_fini(&j.written);
     if (!status && opts->mode != TN_MODE_IMMEDIATE) {
-        status = build(p, e);
-        if (!status) status = drive_constants(p, p->plan, &p->consts, e);
+        status = drive_constants(p, p->plan, &p->consts, e);
         if (!status) status = drive_share_states(p, e);
         if (!status) status = guarded(&j, keep_values);
     }

@@ -17,7 +17,7 @@ typedef struct packed_constant {
     int32_t buf;
 } packed_constant;
 
-/* A compiled graph: immutable, shared by sessions. Its arena owns plan, source and texts. */
+/* A compiled graph: immutable, shared by sessions. Its arena owns plan and texts. */
 struct tn_program {
     tn_ctx *ctx;
     arena arena;
@@ -27,10 +27,7 @@ struct tn_program {
     device *dev;
     graph *graph; /* as given; immediate programs run it node by node */
     plan *plan;
-    const char *source; /* NULL: the plan went straight to machine code */
-    size_t n_source;
     const char *code; /* what it was written for: "c", or an instruction set */
-    device_image *image;
     module *module;
     void *main_entry;
     void **kernel_entry; /* [plan.kernels.n] */
