@@ -188,25 +188,24 @@ function drawGraph() {
   const [N, E] = P && view.at <= P.passes.length ? passNodes(view.at) : kernelNodes();
   if (X.short || N.length > 900) return fill('canvas', h('p', { class: 'what', style: 'padding:12px' }, `With ${count(X.n_values, 'value')} and ${count(X.n_kernels, 'kernel')} the graph is too large to draw. `,
     X.short ? `This page has its sums and the ${K.length} kernels that take longest; “tenon explain ${D.programs[0].spec}” prints all.` : 'The tables below have its kernels and reasons; other passes may be smaller.'));
-  const size = view.size = layout(N, E);
+  const room = $('canvas').clientWidth, size = view.size = layout(N, E);
   fill('canvas', h('svg', { viewBox: `0 0 ${size.width} ${size.height}`, role: 'group' },
     E.map(e => h('path', { class: 'edge', d: e.d, 'data-edge': e.edge }, e.edge !== undefined && h('title', {}, edgeText(X.edges[e.edge])))), N.map(nodeView)));
-  zoom(view.zoom ? 1 : 0);
+  zoom(view.zoom ? 1 : 0, room);
 }
 const edgeText = e => `${long(e.value)}: ${bytes(e.bytes)} from kernel ${e.from} to kernel ${e.to}. ${reason(e.decision)}`;
-function zoom(step) {
+function zoom(step, room) {
   const box = $('canvas'), svg = box.querySelector('svg');
   if (!svg) return;
-  const fit = Math.min(1, (box.clientWidth - 4) / view.size.width);
+  const fit = Math.min(1, ((room ?? box.clientWidth) - 4) / view.size.width);
   view.zoom = step === 0 ? Math.max(fit, 0.8) : Math.min(3, Math.max(0.1, view.zoom * step));
   if (step === 'fit') view.zoom = fit;
   Object.assign(svg.style, { width: view.size.width * view.zoom + 'px', height: view.size.height * view.zoom + 'px' });
 }
-function reveal(node) {
-  if (!node) return;
+const reveal = node => node && requestAnimationFrame(() => { // when all is in its place
   const box = $('canvas'), a = node.getBoundingClientRect(), b = box.getBoundingClientRect();
   if (a.top < b.top || a.bottom > b.bottom || a.left < b.left || a.right > b.right) box.scrollBy({ left: a.left - b.left - b.width / 2 + a.width / 2, top: a.top - b.top - b.height / 3 });
-}
+});
 function find(text) {
   const t = text.trim().toLowerCase(), nodes = [...$('canvas').querySelectorAll('.node')];
   const hit = n => { const k = n.dataset.key; if (k[0] === 'n') return n.textContent.toLowerCase().includes(t); return k[0] === 'k' ? (kname(+k.slice(1)) + K[+k.slice(1)].values.map(v => long(v.id)).join(' ')).toLowerCase().includes(t) : long(+k.slice(1)).toLowerCase().includes(t); };
@@ -392,8 +391,9 @@ function whatIf() {
 
 /* ---- all of it ---- */
 if (X.short) ['why', 'code', 'timeline', 'plan'].forEach(id => $(id).remove());
+graphTools(), showFrame(view.at); // before there is much else to be placed
 if (!X.short) { edges('', 40); setTimeout(() => $('whyfind').value || edges('')); timeline(); memory(); $('whyfind').addEventListener('input', e => edges(e.target.value)); $('codes').addEventListener('pointerover', follow); }
-[summary, graphTools, () => showFrame(view.at), roofline, whatIf, kernels].forEach(draw => draw());
+[summary, roofline, whatIf, kernels].forEach(draw => draw());
 fill('menu', [...document.querySelectorAll('section')].map(s => h('a', { href: '#' + s.id }, s.dataset.menu)));
 if (K.length) select({ kernel: view.first }, false);
 fill('foot', `Written by tenon ${D.tenon}. The data of this page is the JSON of “tenon explain ${D.programs[0].spec} --json”; nothing is loaded from elsewhere.`);

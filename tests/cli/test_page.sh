@@ -112,6 +112,7 @@ setTimeout(() => {
   for (const q of ['button', '.node', 'tr[data-k]', '[role=button]']) [...document.querySelectorAll(q)].slice(0, 60).forEach(click);
   for (const i of document.querySelectorAll('input')) { i.value = i.type === 'range' ? i.max : 'a'; i.dispatchEvent(new Event('input', { bubbles: true })); }
   for (const s of document.querySelectorAll('select')) [...s.options].slice(0, 8).forEach(o => { s.value = o.value; s.dispatchEvent(new Event('change', { bubbles: true })); n++; });
+  for (const panel of document.querySelectorAll('section')) panel.style.contentVisibility = 'visible'; // as if looked at
   const empty = [...document.querySelectorAll('section')].filter(s => s.innerText.length < 60 || s.getBoundingClientRect().height < 60).map(s => s.id);
   const wide = document.documentElement.scrollWidth > innerWidth + 1;
   document.title = `clicked ${n}, empty [${empty}], wide ${wide}`;

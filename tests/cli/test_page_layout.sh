@@ -65,6 +65,7 @@ cat >"$work/look.html" <<'EOC'
 <script>
 {
   const opened = performance.now(), log = (what, x) => console.log(`SAID ${what} ${JSON.stringify(x)}`), box = e => { const r = e.getBoundingClientRect(); return [r.left, r.top + scrollY, r.width, r.height].map(Math.round); };
+  for (const s of document.querySelectorAll('section')) s.style.contentVisibility = 'visible'; // as if looked at
   log('opened', opened), log('window', [innerWidth, document.documentElement.scrollWidth, matchMedia('(prefers-color-scheme: dark)').matches]);
   log('panels', [...document.querySelectorAll('header, nav, section')].map(s => [s.id || s.localName, ...box(s)]));
   log('parts', ['tiles', 'top', 'answers', 'canvas', 'detail', 'roof', 'time', 'memory'].map(id => [id, ...box(document.getElementById(id))]));
