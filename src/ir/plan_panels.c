@@ -159,14 +159,27 @@ static void copy(const filler *f, char *value, char *panel, size_t bytes) {
     memcpy(f->back ? value : panel, f->back ? panel : value, bytes);
 }
 
+/* Words of two bytes that follow each other in memory: the same bytes, widened. */
+static bool fill_widened(const filler *f, const char *from, int64_t columns) {
+    if (f->back || f->size != 1 || f->x->packed != 2 || f->x->packed_stride != 1 || f->x->column.step != 2) return false;
+    const int8_t *x = (const int8_t *)from;
+    const uint8_t *u = (const uint8_t *)from;
+    uint32_t *to = (uint32_t *)(void *)f->to;
+    if (f->x->dtype == TN_I8)
+        for (int64_t i = 0; i < columns; i++) to[i] = (uint16_t)x[2 * i] | (uint32_t)(uint16_t)x[2 * i + 1] << 16;
+    else
+        for (int64_t i = 0; i < columns; i++) to[i] = u[2 * i] | (uint32_t)u[2 * i + 1] << 16;
+    return true;
+}
+
 static void fill_row(filler *f, char *from, int64_t columns) {
     int64_t step = f->x->column.step * (int64_t)f->size;
     size_t size = f->x->packed ? sizeof(uint32_t) : f->size, filled = (size_t)columns * size, all = (size_t)f->width * size;
-    if (f->x->packed)
+    if (f->x->packed && !fill_widened(f, from, columns))
         for (int64_t i = 0; i < columns; i++) fill_word(f, from + i * step, f->to + (size_t)i * size);
-    else if (f->x->column.step == 1)
+    if (!f->x->packed && f->x->column.step == 1)
         copy(f, from, f->to, filled);
-    else
+    else if (!f->x->packed)
         for (int64_t i = 0; i < columns; i++) copy(f, from + i * step, f->to + (size_t)i * f->size, f->size);
     if (!f->back) memset(f->to + filled, 0, all - filled);
     f->to += all;

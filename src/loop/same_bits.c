@@ -38,6 +38,7 @@ static bool is_free(const kernel *k, const loop_step *s, bool parts) {
         return !parts;
     case STEP_parallel:
     case STEP_bind:
+    case STEP_prepack:
     case STEP_tile:
     case STEP_pipeline:
     case STEP_skip_masked:

@@ -98,8 +98,16 @@ static bool is_split(const tile_chooser *c, const kins *a, const kins *b) {
            c->dot->dtype == TN_F32 && c->t->packed && !c->t->bf16_sums;
 }
 
+bool tile_makes_pairs(const tile_chooser *c) {
+    const kins *a = plain_load(c, c->dot->a), *b = plain_load(c, c->dot->b);
+    return a && b && dtype_size((tn_dtype)a->src) == 1 && dtype_size((tn_dtype)b->src) == 1 && c->dot->dtype == TN_I32 &&
+           recipe_multiplies_pairs(c->t);
+}
+
 static bool tile_fits(const tile_chooser *c, int mr, int nv) {
-    int loaded = c->tile_split ? 2 * nv + 2 : mr == 1 ? 1 : nv; /* used once, an operand comes straight from memory */
+    int loaded = c->tile_split ? 2 * nv + 2
+                 : mr == 1     ? 1
+                               : nv + c->tile_pairs; /* used once, an operand comes straight from memory */
     return mr >= 1 && nv >= 1 && mr <= MAX_MR && nv <= c->most_nv && mr <= c->tile_m && nv <= c->tile_nvec &&
            mr * nv + loaded + 1 <= c->t->n_vector_regs;
 }
@@ -155,7 +163,7 @@ void tile_contraction(tile_chooser *c, kvar vec, int64_t columns, bool joined) {
     bool shared = recipe_is_worth_sharing(c->k, c->t),
          each = a && b && affine_coef(a->idx, vec) && affine_coef(b->idx, vec); /* lane by lane: neighbours share loads */
     if (each) best_mr = loop_sliding_rows(m);
-    c->tile_m = m, c->tile_nvec = nvec, c->tile_split = is_split(c, a, b);
+    c->tile_m = m, c->tile_nvec = nvec, c->tile_split = is_split(c, a, b), c->tile_pairs = tile_makes_pairs(c);
     c->most_nv = m > 1 || !a || !b || !plain_load(c, c->dot->a) || !plain_load(c, c->dot->b) ? MAX_NV : MAX_LONE;
     int64_t share = (nvec + c->t->threads - 1) / c->t->threads; /* each thread needs a tile */
     if (m == 1 && shared && share < c->most_nv) c->most_nv = share;

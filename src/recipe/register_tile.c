@@ -6,6 +6,7 @@
 #include "recipe/register_tile.h"
 
 enum { SHORT_ROW = 512, JOINED = 4, SHORT_SUM = 64 }; /* elements of a row; rows worked on at once; terms of a sum */
+enum { LEAST_PAIRED = 24 };                           /* rows that share words of pairs of bytes */
 enum { MOST_JOINED = 4 };                             /* loops whose iterations are columns of panels */
 #define COPIED_ROWS 5.0  /* so many rows of a contraction take as long as copying what they share .. */
 #define JOIN_MARGIN 0.05 /* .. and it should bring more than that */
@@ -195,6 +196,8 @@ static int64_t rows_beside(const tile_chooser *c, const kins *x) {
  * that: with few rows, the copies take as long as what they bring. */
 static bool pays_to_join(const tile_chooser *c, const kins *x, kvar row, int64_t columns) {
     int64_t extent = c->k->vars.at[row].extent;
+    if (tile_makes_pairs(c) && rows_beside(c, x) >= LEAST_PAIRED)
+        return true; /* each tile of rows would make the words again */
     double apart = (double)tile_steps(extent, c->lanes) * (double)(columns / extent),
            one = (double)tile_steps(columns, c->lanes);
     return apart > one * (1 + COPIED_ROWS / (double)rows_beside(c, x) + JOIN_MARGIN);

@@ -26,6 +26,7 @@ typedef struct tile_chooser {
     int64_t tile_m, tile_nvec; /* what the contraction's tile covers; 0 = there is none */
     int64_t most_nv;
     bool tile_split; /* split: bf16 without an instruction for words of it */
+    bool tile_pairs; /* bytes as pairs of 16 bits, without an instruction that adds what it multiplies */
 } tile_chooser;
 
 /* vector_loop.c: reads the kernel: loops, accesses, lanes of its widest values. */
@@ -51,6 +52,8 @@ static inline int64_t tile_steps(int64_t n, int lanes) {
  */
 void tile_contraction(tile_chooser *c, kvar vec, int64_t columns, bool joined);
 void tile_inner_product(tile_chooser *c, kvar vec);
+/* Whether the contraction multiplies bytes as pairs of 16 bits (recipe_multiplies_pairs), if its loops allow that. */
+bool tile_makes_pairs(const tile_chooser *c);
 /* The load that most of what an operand is computed of comes from; NULL: there is none. */
 const kins *tile_operand_load(const tile_chooser *c, reg r);
 

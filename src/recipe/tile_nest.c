@@ -7,7 +7,8 @@
  * of them, and every way to cut the kernel has to do the same. */
 static void packed_dot(recipe *r) {
     if (r->t->packed >= 4 && recipe_try(r, "packed_dot 4")) return;
-    if (r->t->packed >= 2) recipe_try(r, "packed_dot 2");
+    if (r->t->packed < 2 || !recipe_try(r, "packed_dot 2") || !recipe_multiplies_pairs(r->t) || r->t->no_panels) return;
+    for (int b = 0; b < r->k->bufs.n; b++) recipe_try(r, "prepack b%d", b);
 }
 
 /* Tiles with a transposed panel are faster than sums along the lanes, where enough rows share it. Both take the terms of a sum
@@ -17,12 +18,14 @@ static bool copy_and_pack(recipe *r) {
     schedule s = *r->s;
     kernel *k = r->k, was = *k;
     kvar_info *vars = arena_copy(k->a, k->vars.at, sizeof *vars * (size_t)k->vars.n);
+    kbuf *bufs = arena_copy(k->a, k->bufs.at, sizeof *bufs * (size_t)k->bufs.n);
     if (!recipe_register_tile_packed(r)) return false; /* and has changed nothing */
     kins *list = arena_copy(k->a, k->ins.at, sizeof *list * (size_t)k->ins.n);
     packed_dot(r);
     if (recipe_pack(r, false)) return true;
     *r = before, *r->s = s, *k = was;
     k->vars.at = vars, k->vars.cap = k->vars.n;
+    k->bufs.at = bufs, k->bufs.cap = k->bufs.n;
     k->ins.at = list, k->ins.cap = k->ins.n;
     return false;
 }

@@ -295,18 +295,18 @@ static const char *random_step(const kernel *k, rng *r, arena *a) {
         return blocks ? random_nests(k, r, a) : "nests { }";
     case STEP_parallel:
         return arena_printf(a, "%s %s", name, v);
+    case STEP_prepack:
     case STEP_prefetch_results:
         return arena_printf(a, "%s b%d", name, b);
     case STEP_nontemporal:
         return arena_printf(a, "%s b%d 64", name, b);
     case STEP_bind_grid:
+    case STEP_vectorize_nests:
         return arena_printf(a, "%s %d", name, size);
     case STEP_bind_rows:
         return arena_printf(a, "%s %d cluster=%d prefetch=%d", name, size, 1 << rng_below(r, 3), (int)rng_below(r, 3));
     case STEP_transpose_tile:
         return arena_printf(a, "%s %s %s %d lanes=%d threads=%d", name, v, u, size, 1 << rng_below(r, 3), 8 * size);
-    case STEP_vectorize_nests:
-        return arena_printf(a, "%s %d", name, size);
     case STEP_online_softmax:
         return rng_chance(r, 0.3) ? arena_printf(a, "%s %d narrow", name, 32 << rng_below(r, 3))
                                   : arena_printf(a, "%s %d", name, size);

@@ -109,7 +109,12 @@ static void test_refused(void **state) {
 
 /* ---- contractions ---- */
 
-typedef enum form { PLAIN, TURNED /* weights [n, k] */, CONV /* 3 x 3, m x m images, k to n channels */ } form;
+typedef enum form {
+    PLAIN,
+    TURNED /* weights [n, k] */,
+    CONV /* 3 x 3, m x m images, k to n channels */,
+    FIRST /* weights [n, k] times x [k, m]: channels first */
+} form;
 typedef struct shape {
     tn_dtype x, w;
     form form;
@@ -129,6 +134,7 @@ static tn_graph *build(tn_ctx *ctx, const shape *s, source from, const void *dat
     tn_graph *g = tn_graph_new(ctx, "words");
     tn_dtype sum = is_float_sum(s) ? TN_F32 : TN_I32;
     tn_shape dims = s->form == CONV     ? TN_DIMS(3, 3, s->k, s->n)
+                    : s->form == FIRST  ? TN_DIMS(s->n, s->k)
                     : s->form == TURNED ? TN_DIMS(s->batch, s->n, s->k)
                                         : TN_DIMS(s->batch, s->k, s->n);
     tn_tensor w = from == INPUT      ? tn_input(g, "w", s->w, dims)
@@ -143,6 +149,10 @@ static tn_graph *build(tn_ctx *ctx, const shape *s, source from, const void *dat
         tn_output(tn_dot(x, w, NULL, NULL, 0, of_x, of_w, 3), "y");
         return g;
     }
+    if (s->form == FIRST) {
+        tn_output(tn_matmul(w, tn_cast(tn_input(g, "x", s->x, TN_DIMS(s->k, s->m)), sum)), "y");
+        return g;
+    }
     tn_tensor x = tn_cast(tn_input(g, "x", s->x, TN_DIMS(s->batch, s->m, s->k)), sum);
     if (s->form == TURNED) w = tn_permute(w, TN_INTS(0, 2, 1));
     tn_output(tn_matmul(x, w), "y");
@@ -152,7 +162,8 @@ static tn_graph *build(tn_ctx *ctx, const shape *s, source from, const void *dat
 /* y, in the order in which words add up; an exact sum where they do not (its terms then have few bits). */
 static void expected_y(const shape *s, const void *x, const void *w, void *y) {
     for (int64_t i = 0; i < count_y(s); i++) {
-        int64_t pixel = i / s->n, column = i % s->n, image = pixel / s->m / (s->form == CONV ? s->m : 1);
+        int64_t pixel = s->form == FIRST ? i % s->m : i / s->n, column = s->form == FIRST ? i / s->m : i % s->n,
+                image = pixel / s->m / (s->form == CONV ? s->m : 1);
         float sum = 0;
         int32_t whole = 0;
         for (int tap = 0; tap < (s->form == CONV ? 9 : 1); tap++) {
@@ -160,8 +171,9 @@ static void expected_y(const shape *s, const void *x, const void *w, void *y) {
             if (s->form == CONV && (row < 0 || row >= s->m || col < 0 || col >= s->m)) continue;
             if (s->form == CONV) at = (image * s->m + row) * s->m + col;
             for (int j = 0; j < s->k; j++) {
-                int64_t k = s->k % 2 == 0 ? j ^ 1 : j, ax = at * s->k + k,
-                        aw = s->form == CONV     ? (tap * s->k + k) * s->n + column
+                int64_t k = s->k % 2 == 0 ? j ^ 1 : j, ax = s->form == FIRST ? k * s->m + pixel : at * s->k + k,
+                        aw = s->form == FIRST    ? column * s->k + k
+                             : s->form == CONV   ? (tap * s->k + k) * s->n + column
                              : s->form == TURNED ? (image * s->n + column) * s->k + k
                                                  : (image * s->k + k) * s->n + column;
                 if (is_float_sum(s))
@@ -200,9 +212,12 @@ static bool run(tn_ctx *ctx, const shape *s, source from, int threads, void *x, 
     return words;
 }
 
-static void fill(rng *r, const shape *s, tn_dtype t, void *to, int64_t n) {
+/* extreme: products as large as they can be, most of one sign, whose sums of two have more than 16 bits. */
+static void fill(rng *r, const shape *s, tn_dtype t, void *to, int64_t n, bool extreme) {
     if (is_float_sum(s))
         fill_random(r, t, to, n, -1, 1);
+    else if (extreme)
+        for (int64_t i = 0; i < n; i++) ((uint8_t *)to)[i] = (uint8_t)((t == TN_U8 ? 255 : 128) - (i % 7 == 3));
     else
         for (int64_t i = 0; i < n; i++) ((uint8_t *)to)[i] = (uint8_t)rng_below(r, 256); /* all of them, -128 and 255 too */
 }
@@ -220,21 +235,24 @@ static const shape shapes[] = {
     { TN_U8, TN_I8, PLAIN, 1, 40, 200, 2604, true },     { TN_U8, TN_I8, PLAIN, 1, 1, 301, 260, true },
     { TN_I8, TN_I8, PLAIN, 1, 5, 330, 700, true },       { TN_U8, TN_I8, CONV, 2, 9, 40, 20, true },
     { TN_I8, TN_I8, CONV, 1, 7, 33, 18, true },          { TN_U8, TN_I8, PLAIN, 1, 20, 40, 33, false },
-    { TN_U8, TN_I8, PLAIN, 1, 0, 40, 64, false },
+    { TN_U8, TN_I8, PLAIN, 1, 0, 40, 64, false },        { TN_U8, TN_I8, FIRST, 1, 98, 40, 96, true },
+    { TN_U8, TN_I8, FIRST, 1, 49, 37, 130, true },       { TN_I8, TN_I8, FIRST, 1, 200, 29, 1026, true },
+    { TN_U8, TN_U8, FIRST, 1, 75, 24, 54, true },        { TN_BF16, TN_BF16, FIRST, 1, 60, 30, 48, true },
 };
 
-static void check(tn_ctx *ctx, const char *cpu, const shape *s) { /* cpu: the code generator of ctx */
+static void check(tn_ctx *ctx, const char *cpu, const shape *s, bool extreme) { /* cpu: the code generator of ctx */
     size_t size = tn_dtype_size(s->x), ny = (size_t)count_y(s) * 4;
     void *x = malloc((size_t)count_x(s) * size + 1), *w = malloc((size_t)count_w(s) * size), *want = malloc(ny + 1),
          *y = malloc(ny + 1);
     rng r = rng_make((uint64_t)(count_x(s) * 31 + count_w(s)));
-    fill(&r, s, s->x, x, count_x(s)), fill(&r, s, s->w, w, count_w(s));
+    fill(&r, s, s->x, x, count_x(s), extreme), fill(&r, s, s->w, w, count_w(s), extreme);
     expected_y(s, x, w, want);
     for (int from = INPUT; from <= STATE; from++)
         for (int threads = 1; threads <= 2; threads++) {
             bool words = run(ctx, s, (source)from, threads, x, w, y);
-            static const char *const forms[] = { "", ", turned", ", convolution" }, *const sources[] = { "input", "constant",
-                                                                                                         "state" };
+            static const char *const forms[] = { "", ", turned", ", convolution", ", channels first" }, *const sources[] = {
+                "input", "constant", "state"
+            };
             if (!s->words && is_float_sum(s) && from == INPUT && threads == 1) { /* in which order is not said */
                 for (int64_t i = 0; i < count_y(s); i++)
                     if (!(fabsf(((float *)want)[i] - ((float *)y)[i]) <= 1e-6f * (float)s->k))
@@ -243,9 +261,9 @@ static void check(tn_ctx *ctx, const char *cpu, const shape *s) { /* cpu: the co
             }
             bool same = memcmp(want, y, ny) == 0;
             if (words != s->words || !same)
-                fail_msg("%s %s x %s, %d x %d x %d x %d%s, weights a %s, %d threads: %s, %s", cpu, tn_dtype_name(s->x),
-                         tn_dtype_name(s->w), s->batch, s->m, s->n, s->k, forms[s->form], sources[from], threads,
-                         words ? "by words" : "not by words", same ? "the same bits" : "other bits");
+                fail_msg("%s %s x %s, %d x %d x %d x %d%s%s, weights a %s, %d threads: %s, %s", cpu, tn_dtype_name(s->x),
+                         tn_dtype_name(s->w), s->batch, s->m, s->n, s->k, forms[s->form], extreme ? ", extreme" : "",
+                         sources[from], threads, words ? "by words" : "not by words", same ? "the same bits" : "other bits");
             if (*cpu == 'c') goto done; /* a compiler runs each time */
         }
 done:
@@ -270,7 +288,10 @@ static void test_same_bits(void **state) {
         tn_device_info info;
         bool here = *cpus[c] != 'c' || (BY_COMPILER && system("cc --version >/dev/null 2>&1") == 0);
         if (here && tn_device_get_info(ctx, 0, &info) == TN_OK)
-            for (size_t i = 0; i < COUNT_OF(shapes); i++, n++) check(ctx, cpus[c], &shapes[i]);
+            for (size_t i = 0; i < COUNT_OF(shapes); i++, n++) {
+                check(ctx, cpus[c], &shapes[i], false);
+                if (!is_float_sum(&shapes[i]) && *cpus[c] != 'c') check(ctx, cpus[c], &shapes[i], true);
+            }
         tn_ctx_free(ctx);
     }
     printf("count: %d contractions of narrow numbers\n", n);
@@ -335,7 +356,7 @@ static void test_interpreted(void **state) {
     int n = 0, by_words = 0;
     for (size_t i = 0; i < COUNT_OF(shapes); i++) {
         const shape *s = &shapes[i];
-        if (s->form == CONV || (int64_t)s->batch * s->m * s->n * s->k > 400000) continue;
+        if (s->form == CONV || s->form == FIRST || (int64_t)s->batch * s->m * s->n * s->k > 400000) continue;
         for (uint64_t seed = 0; seed < 10; seed++) {
             arena a;
             guard gd;
