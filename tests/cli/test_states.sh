@@ -1,6 +1,7 @@
 #!/bin/bash
 # States and constants of builtin models take the memory of their values, once: within 2 %, and what lies between aligned places,
 # on the CPU at each vector width, and on GPUs. What explain prints as a sum is the sum of its buffers.
+# Labels: slow
 set -u
 tenon=$BUILD_DIR/tenon
 work=$(mktemp -d) || exit 1

@@ -1,7 +1,8 @@
 /* test_export_train.c - the digits training as C of its own: the losses of the library over 200 steps, bit for bit, in memory
  * that the host gives, without an allocation; states saved and loaded again go on as if nothing had been. Also on other
  * processors, which qemu simulates where it is installed with Debian's cross compilers: the library is then told to add in
- * their order. In another order a sum near zero may fall to the other side of a relu, and losses differ from then on. */
+ * their order. In another order a sum near zero may fall to the other side of a relu, and losses differ from then on.
+ * Sanitized builds export one form, and leave running it to the release run. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -171,7 +172,7 @@ static bool check_against_library(const train_form *f, examples *e, float *want)
         assert_int_equal(tn_run_n(s, STEPS, TN_BIND({ "x", e->x }, { "t", e->t }), RING), TN_OK);
         assert_true(want[STEPS - 1] < want[0]);
         export_files(ctx, p, f);
-        check_form(f, want);
+        if (!TEST_SANITIZED) check_form(f, want);
         tn_session_free(s);
         tn_program_free(p);
     }
@@ -187,7 +188,9 @@ static void test_losses(void **state) {
     int runs = 0;
     make_examples(&e);
     assert_true(is_here(&forms[COUNT_OF(forms) - 1]));
-    for (size_t i = 0; i < COUNT_OF(forms); i++) runs += is_here(&forms[i]) && check_against_library(&forms[i], &e, want);
+    for (size_t i = TEST_SANITIZED ? COUNT_OF(forms) - 1 : 0; i < COUNT_OF(forms); i++)
+        runs += is_here(&forms[i]) && check_against_library(&forms[i], &e, want);
+    if (TEST_SANITIZED) return;
     run("cc -std=c99 -O1 -march=native -fno-stack-protector -c net.c && ! nm -u net.o | grep -vE ' "
         "(mem(cpy|set|move)|(log|exp|sqrt|pow)f?)$' >&2");
     print_message("count: %d exported programs with the losses of %d steps: %.4f to %.4f\n", runs, STEPS, (double)want[0],

@@ -2,7 +2,8 @@
  * and values are a kernel each, of which none stores a square of positions. Values by the interpreter, thread by thread,
  * against double; spellings; memory linear in the positions.
  *
- * Labels: random */
+ * Labels: random
+ * TENON_FUZZ_SEEDS: a round of values for 280 of them, at least one; by default and of 2,000 one a spelling. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -106,9 +107,9 @@ static int count_tiles(const plan *p, int *skip) {
 }
 
 ARENA_TEST(test_spellings) {
-    int all = 0;
+    int all = 0, n_sizes = TEST_SANITIZED ? 1 : 3; /* sanitized, checking each plan takes 6 s */
     for (size_t i = 0; i < COUNT_OF(spellings); i++)
-        for (int64_t d = 32; d <= 128; d *= 2) {
+        for (int64_t d = 32; d < 32 << n_sizes; d *= 2) {
             const spelling *s = &spellings[i];
             target t = with_units(false);
             int skip, n = count_tiles(plan_of(a, make(a, s, s->type, 96, 1024, 1024, d), &t), &skip);
@@ -116,7 +117,7 @@ ARENA_TEST(test_spellings) {
             if (!good) printf("%s, %d: %d kernels go by tiles, %d skip some\n", s->name, (int)d, n, skip);
             all += good;
         }
-    assert_int_equal(all, 3 * (int)COUNT_OF(spellings));
+    assert_int_equal(all, n_sizes * (int)COUNT_OF(spellings));
 }
 
 /* Nothing between kernels grows with the square of positions. */
@@ -133,8 +134,9 @@ ARENA_TEST(test_memory) {
 
 /* Fresh numbers and sizes of all kinds against double. */
 ARENA_TEST(test_values) {
-    uint64_t seed = 11;
-    int units = 0, rounds = (int)COUNT_OF(spellings);
+    uint64_t first, seed = 11;
+    int units = 0, rounds = (int)(fuzz_seeds(280 * COUNT_OF(spellings), &first) / 280);
+    if (rounds < 1) rounds = 1;
     for (int round = 0; round < rounds; round++) {
         const spelling *s = &spellings[(size_t)round % COUNT_OF(spellings)];
         int64_t n[3];

@@ -14,6 +14,15 @@
 #include "eval/eval.h"
 #include "ir/graph.h"
 
+/* Whether the build is sanitized: then a test leaves out what runs in programs of its own, which no sanitizer sees. */
+#if defined(__has_feature)
+#define TEST_SANITIZED (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
+#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TEST_SANITIZED 1
+#else
+#define TEST_SANITIZED 0
+#endif
+
 /* ---- contexts: TENON_CPU of the environment chooses the code generator, as in the program ---- */
 
 tn_config test_config(void);
