@@ -273,6 +273,7 @@ static kins instance(const tiler *t, int i, const where *w) {
         in.mask_lane = ARENA_ARRAY(t->o->a, int64_t, s->n_mask);
         for (int m = 0; m < s->n_mask; m++) in.mask[m].e = place_index(t, s->mask[m].e, w, false, &in.mask_lane[m]);
         if (!settle_masks(t, &in)) in = border_value(&in);
+        if (in.op == K_LOAD && !in.n_mask && !in.dyn && !in.lane_stride) in.lanes = 1; /* what all lanes read */
     }
     return in;
 }

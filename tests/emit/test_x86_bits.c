@@ -193,6 +193,19 @@ static graph *every_pattern(arena *a) {
                      info->arity == 1 ? graph_unary(g, (op_code)op, x[0]) : graph_binary(g, (op_code)op, x[0], x[1]));
     }
     graph_output(g, "y_mod", graph_binary(g, OP_mod, x[0], x[1]));
+    static const struct {
+        tn_dtype to;
+        double lo, hi; /* some are wider than the type */
+    } clamps[] = { { TN_U8, 0, 255 },  { TN_U8, -1, 255 },   { TN_U8, 3.5, 256 },       { TN_I8, -128, 127 },
+                   { TN_I8, -9, 128 }, { TN_U16, 0, 65535 }, { TN_I16, -32768, 32767 }, { TN_U8, 200, 7 } };
+    for (size_t i = 0; i < 2 * COUNT_OF(clamps); i++) { /* a number in a register, and in memory */
+        val lo = graph_splat_like(g, x[0], clamps[i / 2].lo), hi = graph_splat_like(g, x[0], clamps[i / 2].hi);
+        val v = i % 2 ? graph_binary(g, OP_max, graph_binary(g, OP_min, x[0], hi), lo)
+                      : graph_binary(g, OP_min, graph_binary(g, OP_max, lo, x[0]), hi);
+        v = graph_cast(g, v, clamps[i / 2].to);
+        graph_output(g, arena_printf(a, "clamped_%zu", i), i % 2 ? v : graph_cast(g, v, TN_F32));
+        graph_output(g, arena_printf(a, "kept_%zu", i), v);
+    }
     graph_output(g, "half", graph_cast(g, x[0], TN_F16));
     graph_output(g, "there_and_back", graph_cast(g, graph_cast(g, x[0], TN_F16), TN_F32));
     graph_compact(g);

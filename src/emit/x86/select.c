@@ -47,8 +47,26 @@ static xval saturate(xfn *f, xval x, tn_dtype to, int n) {
     return x86_sel(f, high, x86_const_val(f, it, 0, hi), r, n);
 }
 
-static xval cast(xfn *f, tn_dtype to, tn_dtype from, xval x, int n) {
+/* Whether a value is NaN or one that integer type t has when truncated: a min and a max of constants made it. */
+static bool is_clamped(const kernel *k, reg r, tn_dtype t) {
+    bool below = false, above = false;
+    for (int i = 0; i < 2; i++) {
+        const kins *in = &k->ins.at[r];
+        if (in->op != K_ALU || (in->alu != OP_min && in->alu != OP_max)) return false;
+        bool second = k->ins.at[in->b].op == K_CONST;
+        const kins *bound = &k->ins.at[second ? in->b : in->a];
+        if (bound->op != K_CONST || bound->imm < (double)dtype_min_int(t) || bound->imm > (double)dtype_max_int(t))
+            return false;
+        *(in->alu == OP_min ? &below : &above) = true;
+        r = second ? in->a : in->b;
+    }
+    return below && above;
+}
+
+static xval cast(xfn *f, tn_dtype to, tn_dtype from, xval x, int n, bool clamped) {
     if (to == TN_BOOL) return from == TN_BOOL ? x : x86_bin(f, 'n', x, x86_const_val(f, x.t, 0, 0), n);
+    if (clamped && from == TN_F32 && dtype_is_narrow_int(to)) /* of NaN the instruction makes a number whose low bits are 0 */
+        return x86_expr(f, wrapped(to), XI32, (xval[3]){ x86_convert(f, x, XI32, n) }, n);
     if (dtype_is_float(from) && dtype_is_int(to)) return saturate(f, x, to, n);
     if (from == TN_BOOL) x = x86_bin(f, '-', x86_const_val(f, XI32, 0, 0), x86_mask32(f, x, n), n);
     x = x86_convert(f, x, xt(to), n);
@@ -67,9 +85,10 @@ static xval wrap(xfn *f, tn_dtype t, xval x, int n) {
 static void sel_convert(selector *s, reg r) {
     const kins *in = &s->k->ins.at[r];
     kval out = sel_shaped(s, XI32, in->lanes);
+    bool clamped = in->op == K_CAST && is_clamped(s->k, in->a, (tn_dtype)in->dtype);
     for (int c = 0; c < out.n; c++) {
         xval x = sel_operand(s, in->a, in->lanes, c);
-        xval v = in->op == K_CAST      ? cast(s->f, (tn_dtype)in->dtype, (tn_dtype)in->src, x, out.cl)
+        xval v = in->op == K_CAST      ? cast(s->f, (tn_dtype)in->dtype, (tn_dtype)in->src, x, out.cl, clamped)
                  : in->op == K_BITCAST ? (xval){ x.r, xt((tn_dtype)in->dtype) }
                                        : wrap(s->f, (tn_dtype)in->src, x, out.cl);
         v = x86_copied(s->f, v);
