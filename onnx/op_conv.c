@@ -30,6 +30,7 @@ enum {
     MANY_CHANNELS = 30,
     LARGE_IMAGE = 1 << 18,
     POINTS = 16,
+    TOGETHER = 16, /* filters that are transformed at once: a line of the cache of each point */
     FILTER_BYTES = 9 * sizeof(float)
 };
 
@@ -47,20 +48,29 @@ static bool pays(const onnx_windows *w, tn_shape s, int64_t images) {
     return positions >= LEAST_POSITIONS && s.dim[0] * s.dim[1] >= least * channels;
 }
 
-/* A filter of 3 x 3 to its points, `apart` elements from each other. */
-static void transform_filter(const char *from, float *out, int64_t apart) {
-    float x[9];
-    double half[4][3];
-    memcpy(x, from, sizeof x); /* it may lie anywhere in a file */
-    for (int k = 0; k < 3; k++) {
-        double outer = (double)x[k] + (double)x[6 + k], middle = (double)x[3 + k];
-        half[0][k] = (double)x[k], half[1][k] = (outer + middle) / 2, half[2][k] = (outer - middle) / 2,
-        half[3][k] = (double)x[6 + k];
+/* Filters of 3 x 3, `stride` bytes from each other, to rows of their points, `apart` elements from each other. */
+static void transform_filters(const char *from, int64_t stride, int n, float *out, int64_t apart) {
+    double x[9][TOGETHER], half[4][3][TOGETHER];
+    for (int l = 0; l < n; l++) {
+        for (int k = 0; k < 9; k++) {
+            float one;
+            memcpy(&one, from + l * stride + k * (int)sizeof one, sizeof one); /* it may lie anywhere in a file */
+            x[k][l] = (double)one;
+        }
     }
+    for (int k = 0; k < 3; k++)
+        for (int l = 0; l < n; l++) {
+            double outer = x[k][l] + x[6 + k][l], middle = x[3 + k][l];
+            half[0][k][l] = x[k][l], half[1][k][l] = (outer + middle) / 2, half[2][k][l] = (outer - middle) / 2,
+            half[3][k][l] = x[6 + k][l];
+        }
     for (int i = 0; i < 4; i++) {
-        double outer = half[i][0] + half[i][2],
-               row[4] = { half[i][0], (outer + half[i][1]) / 2, (outer - half[i][1]) / 2, half[i][2] };
-        for (int j = 0; j < 4; j++) out[(i * 4 + j) * apart] = (float)row[j];
+        float *row = out + i * 4 * apart;
+        for (int l = 0; l < n; l++) {
+            double outer = half[i][0][l] + half[i][2][l], middle = half[i][1][l];
+            row[l] = (float)half[i][0][l], row[apart + l] = (float)((outer + middle) / 2),
+            row[2 * apart + l] = (float)((outer - middle) / 2), row[3 * apart + l] = (float)half[i][2][l];
+        }
     }
 }
 
@@ -68,8 +78,11 @@ static void transform_filter(const char *from, float *out, int64_t apart) {
 static tn_tensor transformed(onnx_call *c, const char *x, int64_t out, int64_t in) {
     onnx_mark mark = onnx_here(c->im->env);
     float *u = ONNX_NEW(c->im->env, float, in *out *POINTS);
-    for (int64_t i = 0; i < in; i++)
-        for (int64_t o = 0; o < out; o++) transform_filter(x + (o * in + i) * FILTER_BYTES, u + i * out + o, in * out);
+    for (int64_t first = 0; first < in; first += TOGETHER) /* whose filters stay in a cache */
+        for (int64_t i = first; i < in && i < first + TOGETHER; i++)
+            for (int64_t o = 0; o < out; o += TOGETHER)
+                transform_filters(x + (o * in + i) * FILTER_BYTES, in * FILTER_BYTES,
+                                  (int)(out - o < TOGETHER ? out - o : TOGETHER), u + i * out + o, in * out);
     tn_tensor t = tn_const(c->g, TN_F32, TN_DIMS(POINTS, in, out), u);
     onnx_back(c->im->env, mark);
     return t;
