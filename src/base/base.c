@@ -4,9 +4,20 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <time.h>
 
 /* ---- host memory ---- */
+
+enum { HUGE_PAGE = 2 << 20 };
+
+/* Weights and what they become on their way: a fault for each page of 4 KiB would take longer than copying it. */
+static void *libc_large(size_t size) {
+    void *p;
+    if (posix_memalign(&p, HUGE_PAGE, size)) return NULL;
+    (void)madvise(p, size & ~(size_t)(HUGE_PAGE - 1), MADV_HUGEPAGE);
+    return p;
+}
 
 static void *libc_realloc(void *ud, void *ptr, size_t old_size, size_t new_size) {
     (void)ud, (void)old_size;
@@ -14,7 +25,7 @@ static void *libc_realloc(void *ud, void *ptr, size_t old_size, size_t new_size)
         free(ptr);
         return NULL;
     }
-    return realloc(ptr, new_size);
+    return !ptr && new_size >= HUGE_PAGE ? libc_large(new_size) : realloc(ptr, new_size);
 }
 mem mem_libc(void) { return (mem){ libc_realloc, NULL }; }
 
@@ -93,15 +104,21 @@ static void *arena_take(arena *a, size_t size) { /* not cleared */
     size = (size + ARENA_ALIGN - 1) & ~(size_t)(ARENA_ALIGN - 1);
     arena_block *b = a->top;
     if (!b || b->size - b->used < size) {
-        size_t step = b ? b->size * 2 : ARENA_FIRST;
-        if (step > ARENA_MAX_STEP) step = ARENA_MAX_STEP;
+        size_t step = b ? b->size * 2 : ARENA_FIRST, most = a->total / 4 < ARENA_MAX_STEP ? ARENA_MAX_STEP : a->total / 4;
+        if (step > most) step = most;
+        bool alone =
+            size > step && b && !a->parent; /* in a block behind the top, which keeps its room; a child would lose it */
         if (step < size) step = size;
         arena_block *fresh =
             a->parent ? arena_take(a->parent, sizeof *fresh + step) : a->mem.realloc(a->mem.ud, NULL, 0, sizeof *fresh + step);
         if (!fresh) guard_fail(a->gd, TN_ERR_NOMEM, "out of memory: %zu bytes asked for", step);
-        *fresh = (arena_block){ .next = b, .size = step };
-        a->top = b = fresh;
+        *fresh = (arena_block){ .next = alone ? b->next : b, .size = step };
+        if (alone)
+            b->next = fresh;
+        else
+            a->top = fresh;
         a->total += step;
+        b = fresh;
     }
     void *p = (char *)(b + 1) + b->used;
     b->used += size;

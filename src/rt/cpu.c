@@ -203,7 +203,10 @@ static tn_status cpu_alloc(device *base, size_t size, buffer **out, err *e) {
         return err_set(e, TN_ERR_NOMEM, "out of memory: a buffer of %zu bytes asked for", size);
     }
     b->size = size;
-    if (huge) madvise(b->block.data, size & ~(size_t)(HUGE_PAGE - 1), MADV_HUGEPAGE);
+    size_t whole = huge ? size & ~(size_t)(HUGE_PAGE - 1) : 0;
+    if (whole) madvise(b->block.data, whole, MADV_HUGEPAGE);
+    if (size - whole && whole)
+        madvise(b->block.data + whole, size - whole, MADV_NOHUGEPAGE); /* the host may have asked for it */
     memset(b->block.data, 0, size);
     *out = b;
     return TN_OK;
