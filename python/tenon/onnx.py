@@ -39,8 +39,9 @@ class Model:
     """A model in memory. Call it with arrays, in the order of `inputs` or by name; it returns its outputs (one: itself)."""
 
     def __init__(self, path: Any, *, dims: Optional[Mapping[str, int]] = None, parameters: bool = False,
-                 context: Optional[Context] = None, **options: Any):
-        self.context, self._dims, self._parameters, self._options = context or default_context(), dict(dims or {}), parameters, options
+                 plain_convolutions: bool = False, context: Optional[Context] = None, **options: Any):
+        self.context, self._dims, self._options = context or default_context(), dict(dims or {}), options
+        self._parameters, self._plain_convolutions = parameters, plain_convolutions
         out = ctypes.c_void_p()
         with self.context.lock:
             self.context.check(lib.tn_onnx_open(self.context.pointer, str(path).encode(), ctypes.byref(out)))
@@ -70,7 +71,8 @@ class Model:
             row.name, row.dtype, row.shape, row.data = name.encode(), b.dtype.code, _shape(shape), b.pointer
         opts = _abi.tn_onnx_opts(struct_size=ctypes.sizeof(_abi.tn_onnx_opts), dims=ctypes.cast(dims, ctypes.c_void_p),
                                  n_dims=len(dims), values=ctypes.cast(table, ctypes.c_void_p) if len(table) else None,
-                                 n_values=len(table), parameters=int(self._parameters))
+                                 n_values=len(table), parameters=int(self._parameters),
+                                 plain_convolutions=int(self._plain_convolutions))
         out = ctypes.c_void_p()
         with self.context.lock:
             self.context.check(lib.tn_onnx_import(self._handle.pointer, ctypes.byref(opts), ctypes.byref(out)))
@@ -134,11 +136,12 @@ class Model:
         return f"<Model {self.path}: {self.inputs} -> {self.outputs}>"
 
 
-def load(path: Any, *, dims: Optional[Mapping[str, int]] = None, parameters: bool = False, context: Optional[Context] = None,
-         **options: Any) -> Model:
+def load(path: Any, *, dims: Optional[Mapping[str, int]] = None, parameters: bool = False, plain_convolutions: bool = False,
+         context: Optional[Context] = None, **options: Any) -> Model:
     """Opens a model. dims: sizes of named dims ("batch"), for `graph`. parameters: floating-point initializers become parameters,
-    which can be trained and set in sessions. Options are those of Graph.compile."""
-    return Model(path, dims=dims, parameters=parameters, context=context, **options)
+    which can be trained and set in sessions. plain_convolutions: 3x3 layers of many channels are sums of products, too, rather than
+    computed by Winograd's way. Options are those of Graph.compile."""
+    return Model(path, dims=dims, parameters=parameters, plain_convolutions=plain_convolutions, context=context, **options)
 
 
 def save(graph: Graph, path: Any, *, training: bool = False, external: bool = False) -> None:

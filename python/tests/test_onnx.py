@@ -67,6 +67,15 @@ class Models(unittest.TestCase):
         x = f32(3, 4)
         np.testing.assert_allclose(s(x=x)["y"], x @ w * 2, rtol=1e-4, atol=1e-5)
 
+    def test_plain_convolutions(self):
+        w, x = f32(64, 64, 3, 3), f32(1, 64, 8, 8)
+        write(self.path, [helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])], [("x", TensorProto.FLOAT, [1, 64, 8, 8])],
+              [("y", TensorProto.FLOAT, [1, 64, 8, 8])], [("w", w)])
+        models = [tenon.onnx.load(self.path, plain_convolutions=plain) for plain in (False, True)]
+        texts = [str(m.graph()) for m in models]
+        self.assertGreater(texts[0].count("\n"), texts[1].count("\n"))  # transforms beside the products
+        np.testing.assert_allclose(models[0](x), models[1](x), rtol=1e-3, atol=1e-3)
+
     def test_a_size_that_an_input_gives(self):
         write(self.path, [helper.make_node("Reshape", ["x", "s"], ["y"])], [("x", TensorProto.FLOAT, [6]), ("s", TensorProto.INT64, [2])],
               [("y", TensorProto.FLOAT, [None, None])])
