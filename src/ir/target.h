@@ -44,6 +44,9 @@ typedef struct target {
     bool bf16_sums; /* CPU: one instruction adds the products of a word of two bf16 */
     bool no_panels; /* CPU: fixed operands are read as they lie in memory */
 } target;
+/* CPU: bytes are multiplied as pairs of 16 bits, by an instruction for the products and one for their sum: there is no VNNI.
+ * Not with vectors of 64 bytes, where that was not measured. */
+static inline bool target_multiplies_pairs(const target *t) { return t->packed == 2 && t->vector_bytes < 64; }
 /* GPU: bytes of shared memory that a thread block may have where it pays to have few of them at a time. */
 static inline int64_t target_shared_most(const target *t) {
     return t->shared_most > t->shared_bytes ? t->shared_most : t->shared_bytes;

@@ -101,7 +101,7 @@ static bool is_split(const tile_chooser *c, const kins *a, const kins *b) {
 bool tile_makes_pairs(const tile_chooser *c) {
     const kins *a = plain_load(c, c->dot->a), *b = plain_load(c, c->dot->b);
     return a && b && dtype_size((tn_dtype)a->src) == 1 && dtype_size((tn_dtype)b->src) == 1 && c->dot->dtype == TN_I32 &&
-           recipe_multiplies_pairs(c->t);
+           target_multiplies_pairs(c->t);
 }
 
 static bool tile_fits(const tile_chooser *c, int mr, int nv) {

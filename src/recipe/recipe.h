@@ -42,9 +42,6 @@ void recipe_register_tile(recipe *r);
  * which a copy can give it: along the contraction (inner products), strided, or in rows too short for whole vectors (windows of
  * images), several of which are joined then. Returns whether that is possible. */
 bool recipe_register_tile_packed(recipe *r);
-/* Whether bytes are multiplied as pairs of 16 bits that one instruction multiplies and another one adds up: without VNNI. Not
- * with vectors of 64 bytes, where that was not measured. */
-static inline bool recipe_multiplies_pairs(const target *t) { return t->packed == 2 && t->vector_bytes < 64; }
 bool recipe_is_worth_sharing(const kernel *k, const target *t); /* among threads */
 /* Cycles of one step along a contraction for a register tile of mr x nv accumulators. */
 double recipe_tile_cost(const machine *m, int mr, int nv);

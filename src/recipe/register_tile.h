@@ -52,7 +52,7 @@ static inline int64_t tile_steps(int64_t n, int lanes) {
  */
 void tile_contraction(tile_chooser *c, kvar vec, int64_t columns, bool joined);
 void tile_inner_product(tile_chooser *c, kvar vec);
-/* Whether the contraction multiplies bytes as pairs of 16 bits (recipe_multiplies_pairs), if its loops allow that. */
+/* Whether the contraction multiplies bytes as pairs of 16 bits (target_multiplies_pairs), if its loops allow that. */
 bool tile_makes_pairs(const tile_chooser *c);
 /* The load that most of what an operand is computed of comes from; NULL: there is none. */
 const kins *tile_operand_load(const tile_chooser *c, reg r);

@@ -7,7 +7,7 @@
  * of them, and every way to cut the kernel has to do the same. */
 static void packed_dot(recipe *r) {
     if (r->t->packed >= 4 && recipe_try(r, "packed_dot 4")) return;
-    if (r->t->packed < 2 || !recipe_try(r, "packed_dot 2") || !recipe_multiplies_pairs(r->t) || r->t->no_panels) return;
+    if (r->t->packed < 2 || !recipe_try(r, "packed_dot 2") || !target_multiplies_pairs(r->t) || r->t->no_panels) return;
     for (int b = 0; b < r->k->bufs.n; b++) recipe_try(r, "prepack b%d", b);
 }
 

@@ -14,6 +14,7 @@ enum { FEW_READS = 64, MANY_READS = 300, SMALL_BORDER = 32 };
  * elements below which a kernel of its own costs nothing. */
 enum { PACKED_COLUMNS = 16 /* of the result, at least */ };
 enum { SOFTMAX_STEPS = 5 /* from the sums of its rows to what it is read by */ };
+enum { SUM_STEPS = 16 /* from integer sums to the bytes that are made of them */ };
 enum { PROLOGUE_READS = 4, PROLOGUE_FLOPS = 2, PROLOGUE_ELEMS = 4096 };
 
 typedef struct pending { /* of a value, not walked yet */
@@ -339,6 +340,24 @@ static bool makes_bytes(const walk *w, const node *cast) {
            dtype_size((tn_dtype)graph_get(s->g, cast->in[0])->dtype) > 1;
 }
 
+/* Whether v is made of a contraction of integers in some steps of elementwise work. */
+static bool is_of_integer_sums(const graph *g, val v, int steps) {
+    for (; steps; steps--) {
+        const node *n = graph_get(g, v);
+        if (n->op == OP_dot) return n->dtype == TN_I32;
+        if (!op_is_elementwise((op_code)n->op) && n->op != OP_cast && n->op != OP_reshape && n->op != OP_permute) return false;
+        op_code first = (op_code)graph_get(g, n->in[0])->op;
+        v = n->in[n->n_in > 1 && (first == OP_expand || first == OP_const)];
+    }
+    return false;
+}
+
+/* Whether a cast inside of a border makes bytes of sums: behind the sums it takes no trip through memory, and bytes are copied.
+ */
+static bool belongs_to_sums(const walk *w, const node *cast) {
+    return makes_bytes(w, cast) && target_multiplies_pairs(w->s->opts.t) && is_of_integer_sums(w->s->g, cast->in[0], SUM_STEPS);
+}
+
 static bool walk_value(walk *w, pending at) {
     sched *s = w->s;
     const val v = at.v;
@@ -385,6 +404,8 @@ static bool walk_value(walk *w, pending at) {
             return fail(w, v, "matrix units take their operands from memory");
         if (at.under_dot && makes_bytes(w, n))
             return fail(w, v, "bytes are multiplied by words of memory, and take the least there");
+        if (at.masked && belongs_to_sums(w, n))
+            return fail(w, v, "bytes are made of sums before they are copied into a border");
         add_work(w->an, graph_elems(s->g, v));
         break;
     default:

@@ -85,6 +85,17 @@ static bool reads_from_afar(const sched *s, const analysis *an) {
     return false;
 }
 
+/* The contraction inside multiplies bytes: without panels of words they are multiplied one by one. */
+static bool multiplies_bytes(const sched *s, const analysis *an) {
+    if (!s->opts.t || !target_multiplies_pairs(s->opts.t)) return false;
+    for (int i = 0; i < an->visits.n; i++) {
+        const node *n = graph_get(s->g, an->visits.at[i].v), *x = graph_get(s->g, n->in[0]);
+        if (n->op == OP_dot && n->dtype == TN_I32 && is_cast(x) && dtype_size((tn_dtype)graph_get(s->g, x->in[0])->dtype) == 1)
+            return true;
+    }
+    return false;
+}
+
 /* Operations on an element of v, down to what is stored or has loops of its own; *dot: that is a contraction, in whose result's
  * place v would be stored. */
 static int64_t flops_of(const sched *s, val v, int steps, bool *dot) {
@@ -114,6 +125,8 @@ static const char *cost_objection(const sched *s, const node *n, const group *be
     if (after->n_dots > 1) return "one contraction a kernel: each gets its own tiles";
     if (after->n_dots && !dot_rows_ok(s, after)) return "the contraction would lose its rows";
     if (after->packs && after->n_reduces) return "beside other sums a contraction packs no operand";
+    if (after->n_dots && after->n_reduces && !s->opts.rows_only && multiplies_bytes(s, after))
+        return "beside other sums bytes are multiplied one by one";
     if (after->n_dots && after->n_reduces && !s->opts.rows_only && reads_from_afar(s, after))
         return "beside other sums a contraction packs no operand, and both are large";
     if (after->rows < before->rows && after->rows < FEW_ROWS && after->work > SMALL_WORK)

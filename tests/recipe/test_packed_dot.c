@@ -386,9 +386,52 @@ static void test_interpreted(void **state) {
     assert_true(by_words > n / 2);
 }
 
+/* ---- what follows sums of bytes ---- */
+
+/* Without VNNI: means are sums of their own, beside which bytes would be multiplied one by one; and bytes that a border
+ * surrounds are made where the sums are. */
+static void test_what_follows(void **state) {
+    (void)state;
+    static const struct {
+        const char *rest;
+        tn_dtype stored; /* by the kernel that multiplies */
+    } cases[] = { { "%5 = sum %4 axes=[1]\n return %5", TN_F32 },
+                  { "%5 = div %4, 3.0\n %6 = round %5\n %7 = max %6, 0.0\n %8 = min %7, 255.0\n %9 = cast %8 u8[24,196]\n"
+                    " %10 = pad %9 before=[0,1] after=[0,1] value=7\n return %10",
+                    TN_U8 } };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        arena a;
+        guard gd;
+        arena_init(&a, mem_libc(), &gd);
+        if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+        const char *text = arena_printf(&a,
+                                        "graph @g(x u8[64,196], state w i8[24,64] = rand(3)) {\n %%1 = cast w i32[24,64]\n"
+                                        " %%2 = cast x i32[64,196]\n %%3 = dot %%1, %%2 contract=[1]x[0] i32[24,196]\n"
+                                        " %%4 = cast %%3 f32[24,196]\n %s\n}",
+                                        cases[i].rest);
+        target t = { .vector_bytes = 32, .n_vector_regs = 16, .threads = 1, .l1_bytes = 32 << 10, .l2_bytes = 512 << 10 };
+        t.packed = 2;
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        o.fusion = 3;
+        plan *p = pipeline_run(graph_parse(&a, text, strlen(text), "g"), &a, &o, &t);
+        int packed = 0, stored = 0;
+        for (int n = 0; n < p->kernels.n; n++) {
+            const kernel *k = p->kernels.at[n].k;
+            bool multiplies = false;
+            for (int r = 1; r < k->ins.n; r++) multiplies |= k->ins.at[r].op == K_UPD && k->ins.at[r].packed == 2;
+            packed += multiplies;
+            for (int r = 1; r < k->ins.n && multiplies; r++)
+                if (k->ins.at[r].op == K_STORE && k->bufs.at[k->ins.at[r].buf].kind == KB_OUT)
+                    stored += k->ins.at[r].dtype == cases[i].stored;
+        }
+        if (packed != 1 || !stored) fail_msg("case %zu: %d kernels by words, %d results stored there", i, packed, stored);
+        arena_fini(&a);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_meaning), cmocka_unit_test(test_refused),
-                                        cmocka_unit_test(test_same_bits), cmocka_unit_test(test_denormals),
-                                        cmocka_unit_test(test_interpreted) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_meaning),     cmocka_unit_test(test_refused),
+                                        cmocka_unit_test(test_same_bits),   cmocka_unit_test(test_denormals),
+                                        cmocka_unit_test(test_interpreted), cmocka_unit_test(test_what_follows) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
