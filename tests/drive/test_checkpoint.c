@@ -141,11 +141,12 @@ static void test_gpt(void **state) {
 /* Ever less memory is allowed, down to what no choice of values suffices for. What is planned keeps to it, is checked at every
  * stage, and computes the same. */
 static void shrink(model build, const char *name, double least) {
+    const int step = fuzz_by_c() ? 30 : 10; /* its compiler takes seconds for each */
     for (int mode = TN_MODE_GRAPH; mode <= TN_MODE_COMPILED; mode++) {
         outcome all = train(build, 0, (tn_mode)mode);
         uint64_t rest = all.stats.state_bytes, arena = all.stats.arena_bytes;
         assert_false(all.told);
-        for (int percent = 100; percent >= (int)(100 * least); percent -= 10) {
+        for (int percent = 100; percent >= (int)(100 * least); percent -= step) {
             uint64_t limit = rest + 4096 + arena * (uint64_t)percent / 100; /* 4096: constants */
             outcome some = train_within(build, 0, (tn_mode)mode, limit);
             printf("%s, mode %d: %3d %% of the temporaries allowed, %.1f %% taken, %.1f %% more arithmetic, gradients differ "
