@@ -210,12 +210,21 @@ static bool is_every_second(const clike *e, const kins *in) {
 static void print_every_second(clike *e, const kins *in) {
     kins upper = *in;
     upper.idx.base += in->lanes - 1;
+    /* Eight words are two instructions when halves of 16 bytes stay where they are and pairs of words move then, else three. */
+    bool pairs = in->lanes == 8 && dtype_size((tn_dtype)in->src) == 4;
+    if (pairs) {
+        clike_need(e, TN_F64, 4);
+        str_addf(e->out, "(%sx8)__builtin_shufflevector((f64x4)", clike_reg_type((tn_dtype)in->src));
+    }
     str_add(e->out, "__builtin_shufflevector(");
     print_vector_load(e, in);
     str_add(e->out, ", ");
     print_vector_load(e, &upper);
-    for (int l = 0; l < in->lanes; l++) str_addf(e->out, ", %d", 2 * l + (l >= in->lanes / 2));
-    str_add(e->out, ")");
+    for (int l = 0; l < in->lanes; l++) {
+        static const int from[] = { 0, 2, 9, 11, 4, 6, 13, 15 };
+        str_addf(e->out, ", %d", pairs ? from[l] : 2 * l + (l >= in->lanes / 2));
+    }
+    str_add(e->out, pairs ? "), (f64x4){ 0 }, 0, 2, 1, 3)" : ")");
 }
 
 /* Used by several multiply-adds: gcc would read memory again for each of them, and loads are what a tile is short of. */
