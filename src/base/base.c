@@ -9,8 +9,6 @@
 
 /* ---- host memory ---- */
 
-enum { HUGE_PAGE = 2 << 20 };
-
 /* Weights and what they become on their way: a fault for each page of 4 KiB would take longer than copying it. */
 static void *libc_large(size_t size) {
     void *p;

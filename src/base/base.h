@@ -26,6 +26,7 @@ typedef struct mem {
     void *ud;
 } mem;
 mem mem_libc(void);
+enum { HUGE_PAGE = 2 << 20 }; /* bytes; blocks from there on ask the system for such pages before they are touched */
 void *mem_alloc(mem m, size_t size);
 void *mem_realloc(mem m, void *ptr, size_t old_size, size_t new_size);
 void mem_free(mem m, void *ptr, size_t size);

@@ -175,12 +175,14 @@ static bool fill_widened(const filler *f, const char *from, int64_t columns) {
 static void fill_row(filler *f, char *from, int64_t columns) {
     int64_t step = f->x->column.step * (int64_t)f->size;
     size_t size = f->x->packed ? sizeof(uint32_t) : f->size, filled = (size_t)columns * size, all = (size_t)f->width * size;
-    if (f->x->packed && !fill_widened(f, from, columns))
-        for (int64_t i = 0; i < columns; i++) fill_word(f, from + i * step, f->to + (size_t)i * size);
-    if (!f->x->packed && f->x->column.step == 1)
+    if (f->x->packed) {
+        if (!fill_widened(f, from, columns))
+            for (int64_t i = 0; i < columns; i++) fill_word(f, from + i * step, f->to + (size_t)i * size);
+    } else if (f->x->column.step == 1) {
         copy(f, from, f->to, filled);
-    else if (!f->x->packed)
+    } else {
         for (int64_t i = 0; i < columns; i++) copy(f, from + i * step, f->to + (size_t)i * f->size, f->size);
+    }
     if (!f->back) memset(f->to + filled, 0, all - filled);
     f->to += all;
 }

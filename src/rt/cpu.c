@@ -20,7 +20,7 @@
 #include <stdio.h>
 #include <sys/mman.h>
 
-enum { HUGE_PAGE = 2 << 20, BUFFER_ALIGN = 64 };
+enum { BUFFER_ALIGN = 64 };
 
 typedef struct cpu {
     device base;

@@ -27,14 +27,7 @@
 
 /* Sanitizers put zones around each local array and keep compilers from sharing a place among locals: frames get several times
  * as large. The bound of such builds says only that depth does not matter. */
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#endif
-#ifdef SANITIZED
+#if TEST_SANITIZED
 enum { STACK_BYTES = 512 << 10, LARGE = 4 };
 #else
 enum { STACK_BYTES = 64 << 10, LARGE = 1 }; /* LARGE: how many times smaller the largest graphs are */

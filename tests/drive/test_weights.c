@@ -23,17 +23,6 @@
 #include "run/run.h"
 #include "support/support.h"
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define SANITIZED 1 /* shadow memory is resident, too */
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#ifndef SANITIZED
-#define SANITIZED 0
-#endif
-
 enum { N = 1024, ROWS = 4, THREADS = 4 };
 static const double WEIGHTS = 3.0 * N * N * sizeof(float);
 static const double SMALL = (2 << 20) + (1 << 19); /* a large buffer's alignment; code, plan, rows of inputs and outputs */
@@ -181,7 +170,7 @@ static int measure_resident(form f, bool constant, const char *what) {
 
 static void test_resident(void **state) {
     (void)state;
-    if (SANITIZED || resident() <= 0) skip();
+    if (TEST_SANITIZED || resident() <= 0) skip(); /* shadow memory is resident, too */
     for (int i = 0; i < 4; i++) {
         static const char *const what[] = { "weights as they lie", "weights in panels", "constants as they lie",
                                             "constants in panels" };
@@ -256,7 +245,7 @@ static void test_constants_for_others(void **state) {
     if (tn_compile(g, NULL, &p)) fail_msg("%s", tn_ctx_error(ctx));
     for (int i = 0; i < 5; i++) {
         char *text;
-        if (i == 2 && SANITIZED) continue; /* 60 MB of it */
+        if (i == 2 && TEST_SANITIZED) continue; /* 60 MB of it */
         assert_int_equal(tn_program_text(p, stages[i], &text), TN_OK);
         if (i == 2) assert_non_null(strstr(text, "data_")); /* digits of the weights */
         tn_ctx_realloc(ctx, text, strlen(text) + 1, 0);
