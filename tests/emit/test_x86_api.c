@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 
+#include <sys/mman.h>
+
 #include "base/base.h"
 #include "support/support.h"
 
@@ -195,6 +197,55 @@ static void test_mixed_masks(void **state) {
     tn_ctx_free(ctx);
 }
 
+/* Rows of bytes with a border, at both ends of memory that may be read: what the border hides is not touched, and no byte is
+ * fetched alone. */
+static void test_borders_of_bytes(void **state) {
+    (void)state;
+    enum { ROWS = 3, MOST = 24, PAGE = 1 << 16 };
+    if (!has_machine_code()) skip();
+    unsigned char *room = mmap(NULL, 3 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    int n = 0;
+    rng r = rng_make(5);
+    if (room == MAP_FAILED || mprotect(room + PAGE, PAGE, PROT_READ | PROT_WRITE)) skip();
+    tn_ctx *ctx = context("avx2", "/nowhere/cc");
+    tn_device_info info;
+    if (tn_device_get_info(ctx, 0, &info) || strcmp(info.isa, "avx2")) skip();
+    for (int is_signed = 0; is_signed < 2; is_signed++)
+        for (int width = 1; width <= 17; width++)
+            for (int before = 0; before <= 3; before++, n++) {
+                int all = width + before + (width + before) % 3, at = ROWS * width;
+                tn_graph *g = tn_graph_new(ctx, "border");
+                tn_tensor x = tn_input(g, "x", is_signed ? TN_I8 : TN_U8, TN_DIMS(ROWS, width));
+                tn_output(tn_cast(tn_pad(x, (int64_t[]){ 0, before }, (int64_t[]){ 0, all - width - before }, 2, 0), TN_I32),
+                          "y");
+                tn_program *p = NULL;
+                tn_session *s = NULL;
+                if (tn_compile(g, NULL, &p) || tn_session_new(p, &s)) fail_msg("%s", tn_ctx_error(ctx));
+                char *text = NULL;
+                assert_int_equal(tn_program_text(p, "x86", &text), TN_OK);
+                assert_null(strstr(text, "test edx")); /* a lane's turn */
+                tn_string_free(ctx, text);
+                for (int end = 0; end < 2; end++) {
+                    unsigned char *data = room + PAGE + (end ? PAGE - at : 0);
+                    int32_t y[ROWS * MOST];
+                    for (int i = 0; i < at; i++) data[i] = (unsigned char)(rng_below(&r, 256) | 128);
+                    if (tn_run(s, TN_BIND({ "x", data }, { "y", y }))) fail_msg("%s", tn_ctx_error(ctx));
+                    for (int i = 0; i < ROWS * all; i++) {
+                        int column = i % all - before,
+                            byte = column < 0 || column >= width ? 0 : data[i / all * width + column];
+                        assert_int_equal(y[i], is_signed && byte ? byte - 256 : byte);
+                    }
+                }
+                tn_session_free(s);
+                tn_program_free(p);
+                tn_graph_free(g);
+            }
+    tn_ctx_free(ctx);
+    munmap(room, 3 * PAGE);
+    printf("count: %d borders\n", n);
+    assert_true(n > 100);
+}
+
 static void test_compile_time(void **state) {
     (void)state;
     if (!has_machine_code()) skip();
@@ -227,9 +278,13 @@ static void test_compile_time(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_choice),      cmocka_unit_test(test_texts),
-                                        cmocka_unit_test(test_fallback),    cmocka_unit_test(test_woven),
-                                        cmocka_unit_test(test_steps),       cmocka_unit_test(test_mixed_masks),
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_choice),
+                                        cmocka_unit_test(test_texts),
+                                        cmocka_unit_test(test_fallback),
+                                        cmocka_unit_test(test_woven),
+                                        cmocka_unit_test(test_steps),
+                                        cmocka_unit_test(test_mixed_masks),
+                                        cmocka_unit_test(test_borders_of_bytes),
                                         cmocka_unit_test(test_compile_time) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -234,6 +234,38 @@ static xval load_every_second_byte(xfn *f, xmem m, int n, bool sign) {
     return (xval){ x86_value(f, (xop){ .op = id, .vl = (uint8_t)x86_vl(XI32, n), .a = r }), XI32 };
 }
 
+/* The lowest n bytes of a register, the others 0: no byte beside them is read. */
+static vreg load_few_bytes(xfn *f, xmem m, int n) {
+    if (n == 4 || n == 8) return word(f, n == 4 ? X86_MOVSS : X86_MOVSD, 0, m, XI32).r;
+    if (n < 3) {
+        vreg r = x86_new(f, 0);
+        x86_add(f, (xop){ .op = P_LDNARROW, .dst = r, .imm = n == 2 ? 3 : 1, .has_mem = true, .mem = m });
+        return r;
+    }
+    int part = n > 4 ? 4 : 2;
+    xmem end = m;
+    end.disp += n - part;
+    xval high = { load_few_bytes(f, end, part), XI32 };
+    high = x86_shift(f, X86_PSLLQ, high, 8 * (n - part), 4); /* bytes that both have are the same */
+    return x86_value(f, (xop){ .op = X86_POR, .a = load_few_bytes(f, m, part), .b = high.r });
+}
+
+/* Neighbouring bytes, widened to at most 8 lanes: those of `lanes`, which lie side by side; the others are 0. */
+static xval load_bytes_within(xfn *f, xmem m, int n, uint64_t lanes, bool sign) {
+    int from = 0, count = 0;
+    if (!lanes) return x86_const_val(f, XI32, 0, 0);
+    while (!(lanes >> from & 1)) from++;
+    while (from + count < n && lanes >> (from + count) & 1) count++;
+    m.disp += from;
+    xval r = { load_few_bytes(f, m, count), XI32 };
+    if (from) r = x86_shift(f, X86_PSLLQ, r, 8 * from, 4);
+    uint16_t id = sign ? X86_PMOVSXBD : X86_PMOVZXBD;
+    return (xval){ x86_value(f, (xop){ .op = id, .vl = (uint8_t)x86_vl(XI32, n), .a = r.r }), XI32 };
+}
+
+/* Whether the lanes that hold are one run of neighbours. */
+static bool side_by_side(uint64_t lanes) { return !lanes || !((lanes + (lanes & -lanes)) & lanes); }
+
 /* Lane by lane: strides, masks of single lanes, an index of each lane's own. */
 static xval load_lanes(selector *s, const kins *in, int first, int n) {
     xfn *f = s->f;
@@ -252,6 +284,8 @@ static xval load_lanes(selector *s, const kins *in, int first, int n) {
     bool known = !in->n_mask || known_lanes(in, first, n, &lanes);
     if (!own_index && !in->n_mask && size == 1 && in->lane_stride == 2 && n >= 4 && f->level != X86_SSE)
         return load_every_second_byte(f, m, n, stored == TN_I8);
+    if (!own_index && in->n_mask && known && size == 1 && in->lane_stride == 1 && n <= 8 && side_by_side(lanes))
+        return load_bytes_within(f, m, n, lanes, stored == TN_I8);
     if (!own_index && known && !masked && size >= 4) return load_strided(s, stored, m, in->lane_stride * size, n, lanes);
     xlload l = { .stride = in->lane_stride * size, .bytes = (uint8_t)size, .sign = stored == TN_I8 };
     vreg mask = 0, dyn = 0;
