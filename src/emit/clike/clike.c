@@ -119,6 +119,48 @@ static void print_fma(clike *e, const kins *in) {
     str_add(e->out, "\n");
 }
 
+/* Lanes of the widest multiply-adds that take the element which r loads, if narrower ones of the block take it as well; else 0.
+ */
+static int shared_broadcast(const clike *e, reg r) {
+    const kins *all = e->k->ins.at;
+    int wide = 0, narrow = 0;
+    if (e->l->gpu || all[r].op != K_LOAD || all[r].lanes > 1 || !dtype_is_float((tn_dtype)all[r].dtype)) return 0;
+    for (reg i = r + 1; i < (reg)e->k->ins.n && all[i].op != K_LOOP && all[i].op != K_END; i++) {
+        if (all[i].op != K_UPD || all[i].alu != OP_dot || all[i].packed || (all[i].a != r && all[i].b != r)) continue;
+        int lanes = all[i].lanes;
+        if (lanes > wide) wide = lanes;
+        if (lanes > 1 && (!narrow || lanes < narrow)) narrow = lanes;
+    }
+    return narrow && narrow < wide ? wide : 0;
+}
+
+/* Its broadcast, whose first lanes serve for the narrow ones: gcc would keep the element and two broadcasts in three registers,
+ * and have two too few for the tile. */
+static void print_shared_broadcast(clike *e, reg r) {
+    const kins *in = &e->k->ins.at[r];
+    int wide = shared_broadcast(e, r), bytes = wide * (int)dtype_size(dtype_reg((tn_dtype)in->dtype));
+    if (!wide) return;
+    clike_need(e, (tn_dtype)in->dtype, wide);
+    clike_line(e);
+    str_addf(e->out, "%sx%d w%u = ", clike_reg_type((tn_dtype)in->dtype), wide, r);
+    clike_operand(e, r, wide);
+    if (bytes >= 16 && bytes <= 64) str_addf(e->out, "; KEEP_%d(w%u)", bytes, r);
+    str_add(e->out, ";\n");
+}
+
+static void print_factor(clike *e, const kins *in, reg r) {
+    int wide = shared_broadcast(e, r), lanes = in->lanes;
+    if (!wide || lanes == 1) {
+        clike_operand(e, r, lanes);
+    } else if (lanes == wide) {
+        str_addf(e->out, "w%u", r);
+    } else {
+        str_addf(e->out, "__builtin_shufflevector(w%u, w%u", r, r);
+        for (int l = 0; l < lanes; l++) str_addf(e->out, ", %d", l);
+        str_add(e->out, ")");
+    }
+}
+
 static void print_update(clike *e, const kins *in) {
     tn_dtype t = (tn_dtype)in->dtype;
     int lanes = width(e, in);
@@ -151,8 +193,8 @@ static void print_update(clike *e, const kins *in) {
     }
     if (in->alu == OP_dot) {
         str_addf(e->out, " = MAC_%sx%d(", clike_reg_type(t), lanes);
-        clike_operand(e, in->a, in->lanes), str_add(e->out, ", ");
-        clike_operand(e, in->b, in->lanes), str_add(e->out, ", ");
+        print_factor(e, in, in->a), str_add(e->out, ", ");
+        print_factor(e, in, in->b), str_add(e->out, ", ");
         clike_register(e, in->c), str_add(e->out, ");\n");
         return;
     }
@@ -513,6 +555,7 @@ static void print_loop(clike *e, const kins *in, reg r) {
                  e->index_end, v, (long long)in->step, e->index_end);
     }
     open_block(e, true);
+    if (!e->l->gpu && unroll > 1) clike_forget_taps(e, r, unroll);
 }
 
 static void print_instruction(clike *e, reg r);
@@ -582,6 +625,7 @@ static void print_instruction(clike *e, reg r) {
     case K_LOAD:
         e->vector = 0, e->back = false; /* products of what is loaded next begin anew */
         clike_load(e, in, r);
+        print_shared_broadcast(e, r);
         return;
     case K_STORE:
         clike_store(e, in);

@@ -119,6 +119,7 @@ void clike_async(clike *e, const kins *in, reg r);
 void clike_matrix_functions(const clike *e, str *out);
 /* memory.c */
 bool clike_feeds_contraction(const clike *e, reg r);
+void clike_forget_taps(clike *e, reg loop, int copies); /* at the head of a loop that compilers unroll so often */
 /* What the load gives is stored as it is in the thread's own memory, and not used besides: the store moves it, as words. */
 bool clike_is_kept(const clike *e, const kins *load);
 /* The store behind the load copies without a register. */

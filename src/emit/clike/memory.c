@@ -558,6 +558,32 @@ static void store_array(clike *e, const kins *in) {
 
 /* ---- all languages ---- */
 
+/* Two taps of a window read one element in different copies of an unrolled body. */
+static bool taps_meet(const clike *e, const kins *loop, const kins *x, int copies) {
+    ext coef = affine_coef(x->idx, loop->var);
+    int64_t by = ext_is_lit(coef) && ext_is_lit(x->idx.base) ? coef * loop->step : 0;
+    for (const kins *y = x + 1; y->op != K_END && by > 0; y++) {
+        if (y->op != K_LOAD || y->lanes > 1 || !same_base(x, y) || !ext_is_lit(y->idx.base)) continue;
+        int64_t apart = y->idx.base > x->idx.base ? y->idx.base - x->idx.base : x->idx.base - y->idx.base;
+        if (apart && apart % by == 0 && apart / by < copies && clike_feeds_contraction(e, (reg)(y - e->k->ins.at))) return true;
+    }
+    return false;
+}
+
+/* Before each copy of a body: gcc would keep what taps of two copies read, and sums of the tile in memory instead. */
+void clike_forget_taps(clike *e, reg loop, int copies) {
+    const kins *all = e->k->ins.at;
+    int last = -1;
+    for (reg i = loop + 1; all[i].op != K_LOOP && all[i].op != K_END; i++) {
+        const kins *x = &all[i];
+        if (x->op != K_LOAD || x->lanes > 1 || x->buf == last || e->k->bufs.at[x->buf].kind != KB_IN) continue;
+        if (!clike_feeds_contraction(e, i) || !taps_meet(e, &all[loop], x, copies)) continue;
+        last = x->buf;
+        clike_line(e);
+        str_addf(e->out, "AGAIN(b%d);\n", last);
+    }
+}
+
 void clike_load(clike *e, const kins *in, reg r) {
     tn_dtype stored = (tn_dtype)in->src, t = (tn_dtype)in->dtype;
     name_base(e, r);
