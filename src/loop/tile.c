@@ -309,9 +309,23 @@ typedef struct transposed {
     int lanes;
 } transposed_load;
 
+/* The masks hold for the n copies along v from the first on. */
+static bool masks_hold(const tiler *t, const kins *s, const where *at, kvar v, int first, int n) {
+    if (s->n_mask && t->k->params) return false;
+    where w = *at;
+    for (w.pick[v] = (uint8_t)first; w.pick[v] < first + n; w.pick[v]++)
+        for (int m = 0; m < s->n_mask; m++) {
+            int64_t lane_stride = 0;
+            kmask mask = s->mask[m];
+            mask.e = place_index(t, mask.e, &w, false, &lane_stride);
+            if (loop_mask_known(&mask, lane_stride, n, t->span) <= 0) return false;
+        }
+    return true;
+}
+
 /* A load whose lanes lie apart in memory, while copies of another variable lie side by side, as many as there are lanes. */
 static bool find_transpose(const tiler *t, const kins *s, uint64_t set, const where *w, transposed_load *out) {
-    if (s->op != K_LOAD || s->n_mask || s->dyn || t->k->bufs.at[s->buf].kind == KB_LOCAL) return false;
+    if (s->op != K_LOAD || s->dyn || t->k->bufs.at[s->buf].kind == KB_LOCAL) return false;
     *out = (transposed_load){ .along = -1, .lanes = lanes_at(t, set, w) };
     if (out->lanes != loop_transpose_lanes((tn_dtype)s->dtype, out->lanes)) return false;
     for (kvar v = 0; v < t->k->vars.n; v++) {
@@ -323,7 +337,7 @@ static bool find_transpose(const tiler *t, const kins *s, uint64_t set, const wh
     }
     if (out->along < 0 || out->gap == 1 || !ext_is_lit(out->gap)) return false;
     int first = w->pick[out->along] / out->lanes * out->lanes;
-    return first + out->lanes <= t->active[out->along].n;
+    return first + out->lanes <= t->active[out->along].n && masks_hold(t, s, w, out->along, first, out->lanes);
 }
 
 /* Rows of a square of lanes x lanes values become columns: pieces of 1, 2, .. lanes are exchanged between rows 1, 2, .. apart.
@@ -356,6 +370,7 @@ static void emit_transposed(tiler *t, int i, const where *at, const transposed_l
     where w = *at;
     kins in = *s;
     reg r[16];
+    in.n_mask = 0;
     in.lanes = (uint8_t)x->lanes;
     in.idx = place_index(t, s->idx, &w, false, &in.lane_stride);
     in.lane_stride = 1;

@@ -78,7 +78,7 @@ static bool dyn_depends(const tile_chooser *c, const kins *in, kvar v) { /* the 
 /* Only in kernels of rows and nothing else. */
 kvar tile_turned_along(const tile_chooser *c, const kins *in, kvar v) {
     int lanes = loop_transpose_lanes((tn_dtype)in->dtype, c->lanes);
-    if (c->n_nests || in->op != K_LOAD || in->n_mask || in->dyn || affine_coef(in->idx, v) < 2 || !lanes) return -1;
+    if (c->n_nests || in->op != K_LOAD || in->dyn || affine_coef(in->idx, v) < 2 || !lanes) return -1;
     for (kvar u = 0; u < c->k->vars.n; u++)
         if (u != v && c->k->vars.at[u].row && affine_coef(in->idx, u) == 1 && c->k->vars.at[u].extent >= lanes &&
             c->k->vars.at[v].extent >= lanes)

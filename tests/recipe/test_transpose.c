@@ -95,6 +95,44 @@ static void test_gathered(void **state) {
     tn_string_free(ctx, steps), tn_session_free(s), tn_program_free(p), tn_graph_free(g), tn_ctx_free(ctx);
 }
 
+/* A picture with channels last gets channels first and a frame: inside the frame it is turned square by square. */
+static void test_framed(void **state) {
+    (void)state;
+    enum { SIDE = 27, BAND = 37, MAPS = 41, ALL = (SIDE + 2) * (BAND + 3) };
+    static float x[SIDE * BAND * MAPS], bias[MAPS], y[MAPS * ALL];
+    rng r = rng_make(9);
+    fill_random(&r, TN_F32, x, SIDE * BAND * MAPS, -2, 2), fill_random(&r, TN_F32, bias, MAPS, -2, 2);
+    tn_config cfg = { .struct_size = sizeof cfg, .cpu = getenv("TENON_CPU") };
+    tn_ctx *ctx = tn_ctx_new(&cfg);
+    for (int threads = 1; threads <= 2; threads++) {
+        tn_graph *g = tn_graph_new(ctx, "frame");
+        tn_tensor in = tn_input(g, "x", TN_F32, TN_DIMS(SIDE, BAND, MAPS)), b = tn_input(g, "b", TN_F32, TN_DIMS(MAPS, 1, 1)),
+                  inside = tn_relu(tn_add(tn_permute(in, TN_INTS(2, 0, 1)), b));
+        tn_output(tn_pad(inside, (int64_t[]){ 0, 1, 1 }, (int64_t[]){ 0, 1, 2 }, 3, 0.5), "y");
+        tn_program *p;
+        tn_session *s;
+        char *code;
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        o.check = 1, o.threads = threads;
+        if (tn_compile(g, &o, &p) || tn_session_new(p, &s)) fail_msg("%s", tn_ctx_error(ctx));
+        assert_int_equal(tn_program_text(p, "kernels", &code), TN_OK);
+        if (!strstr(code, "zip")) fail_msg("read element by element: %s", code);
+        assert_int_equal(tn_run(s, TN_BIND({ "x", x }, { "b", bias }, { "y", y })), TN_OK);
+        for (int i = 0; i < MAPS * ALL; i++) {
+            int map = i / ALL, row = i % ALL / (BAND + 3) - 1, column = i % (BAND + 3) - 1;
+            float want = 0.5f;
+            if (row >= 0 && row < SIDE && column >= 0 && column < BAND) {
+                want = x[(row * BAND + column) * MAPS + map] + bias[map];
+                want = want > 0 ? want : 0;
+            }
+            if (!(y[i] == want))
+                fail_msg("map %d, row %d, column %d: %g, not %g", map, row, column, (double)y[i], (double)want);
+        }
+        tn_string_free(ctx, code), tn_session_free(s), tn_program_free(p), tn_graph_free(g);
+    }
+    tn_ctx_free(ctx);
+}
+
 /* The largest of windows of an image with channels last, kept with channels first: rows along which they are read are
  * innermost. */
 static void test_pool(void **state) {
@@ -136,6 +174,6 @@ static void test_pool(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_permutations), cmocka_unit_test(test_gathered),
-                                        cmocka_unit_test(test_pool) };
+                                        cmocka_unit_test(test_framed), cmocka_unit_test(test_pool) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
