@@ -144,6 +144,15 @@ static void sort_names(tn_program *p) {
     p->io_by_name = order;
 }
 
+/* Sessions may be made by many threads: what they need is found now. */
+static void find_maps(tn_program *p) {
+    kmaps *maps = ARENA_ARRAY(&p->arena, kmaps, p->plan->kernels.n + 1);
+    str reason;
+    str_init(&reason, &p->arena);
+    for (int i = 0, stages; i < p->plan->kernels.n; i++) kernel_maps(p->plan->kernels.at[i].k, &maps[i], &stages, &reason);
+    p->maps = maps;
+}
+
 static void compile_half(job *j) {
     tn_program *p = j->p;
     bool by_node = p->opts.mode == TN_MODE_IMMEDIATE;
@@ -160,6 +169,7 @@ static void compile_half(job *j) {
     p->code = arena_strdup(&p->arena, j->code.name);
     p->scratch = j->code.scratch;
     p->kernel_entry = ARENA_ARRAY(&p->arena, void *, p->plan->kernels.n + 1);
+    find_maps(p);
     p->io = p->plan->io.at, p->n_io = p->plan->io.n;
     sort_names(p);
     p->states = p->plan->states.at, p->n_states = p->plan->states.n;

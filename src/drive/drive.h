@@ -4,6 +4,7 @@
 
 #include "drive/objects.h"
 #include "emit/emit.h"
+#include "ir/boxes.h"
 #include "ir/plan.h"
 #include "ir/target.h"
 #include "machine/cost.h"
@@ -31,6 +32,7 @@ struct tn_program {
     module *module;
     void *main_entry;
     void **kernel_entry; /* [plan.kernels.n] */
+    const kmaps *maps;   /* [plan.kernels.n] of kernels for GPUs */
     bool parallel;       /* any kernel is split over threads */
     size_t scratch;      /* bytes in SLOT_SCRATCH, of all threads */
     buffer *consts;

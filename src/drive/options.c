@@ -54,6 +54,7 @@ target drive_target(const device_caps *c, const ktuning *tuned) {
                      .clusters = c->clusters,
                      .local_barriers = c->local_barriers,
                      .matrix_units = c->matrix_units,
+                     .bulk = c->bulk,
                      .bf16_sums = c->bf16_sums,
                      .tuning = tuned,
                      .tuning_seed = tuning_seed(c) };

@@ -103,6 +103,7 @@ static void print_arguments(clike *e) {
         else
             str_addf(e->out, "%s%s%s *%s b%d", e->l->global, con, type, restricted, b);
     }
+    clike_bulk_arguments(e, e->out);
     print_params_argument(e, first);
     str_add(e->out, ") {\n");
     for (int b = 0; b < k->bufs.n && e->l->offsets; b++) {
@@ -213,6 +214,7 @@ static void print_kernel(clike *e, const kernel *k, int id) {
     e->index = small ? e->l->index : "int64_t", e->index_end = small ? "" : e->l->wide_end;
     e->unsigned_index = small ? e->l->unsigned_index : "uint64_t";
     e->unsigned_end = small ? e->l->unsigned_end : arena_printf(out->a, "U%s", e->l->wide_end);
+    clike_bulk_begin(e);
     e->out = &body; /* what is met with is known only afterwards */
     for (reg r = 1; r < (reg)k->ins.n; r++) e->asyncs |= clike_is_async(e, &k->ins.at[r]);
     for (reg r = 1; r < (reg)k->ins.n; r++) e->asyncs &= k->ins.at[r].op != K_ASYNC; /* else it says itself when it waits */
@@ -234,6 +236,7 @@ static void print_kernel(clike *e, const kernel *k, int id) {
     print_arrays(e);
     str_addf(out, "    const int tid = (int)%s; const %s group = (%s)%s, thread = group * %d + tid;\n    (void)thread;\n",
              e->l->thread, e->index, e->index, e->l->block, k->block_threads);
+    clike_bulk_barriers(e, out);
     for (int b = 0; b < k->bufs.n; b++)
         if (is_waited_for(k, b))
             str_addf(out, "    __shared__ uint64_t full%d; uint32_t phase%d = 0; if (tid == 0) begin_full(&full%d, %lld);\n", b,

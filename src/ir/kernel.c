@@ -55,7 +55,7 @@ kvar kernel_var_like(kernel *k, const kvar_info *v) {
     name[n] = 0;
     kvar own = kernel_var(k, name, v->extent, v->row, v->reduce);
     k->vars.at[own].block = v->block, k->vars.at[own].role = v->role;
-    k->vars.at[own].threads = v->threads, k->vars.at[own].steps = v->steps;
+    k->vars.at[own].threads = v->threads, k->vars.at[own].steps = v->steps, k->vars.at[own].bulk = v->bulk;
     return own;
 }
 

@@ -81,8 +81,8 @@ typedef enum kload { /* when a LOAD is issued */
                      LOAD_HOISTED,        /* for later use: not put off behind a barrier */
                      LOAD_UNMASKED,       /* hoisted, and no value is used where a mask does not hold */
                      LOAD_REMATERIALISED, /* what was computed from the element before is computed again */
-                     LOAD_ASYNC /* GPU: copied to shared memory by the store behind it, the only one that takes it; done when
-                                   the threads have met (cp.async) */
+                     LOAD_ASYNC, /* GPU: the store behind it puts it in shared memory; done when threads have met (cp.async) */
+                     LOAD_BULK   /* the same by one thread for all, in boxes of matrices (TMA): boxes.h */
 } kload;
 typedef enum kstore {
     STORE_PLAIN,
@@ -221,6 +221,7 @@ typedef struct kvar_info {
     int group;   /* GPU: blocks of so many tiles of these rows are neighbours in the grid; 0, 1: those of columns are */
     bool staged; /* GPU: of columns that matrix units multiply: results go through shared memory */
     int steps;   /* GPU: of a sum: so many at a time have their operands in shared memory (K block); 0: they have not */
+    bool bulk;   /* .. to which they are copied in boxes */
 } kvar_info;
 
 typedef struct kernel {
@@ -320,8 +321,7 @@ static inline void kernel_fragment(int t, int l, int *out_row, int *out_column) 
     *out_column = l / 4 * 8 + t % 4 * 2 + l % 2;
 }
 
-/* Bytes of the memory of a thread block. More than KERNEL_STATIC_SHARED are asked for when it is launched (CUDA: dynamic shared
- * memory), all of them. */
+/* Bytes of the memory of a thread block. Where they are more than KERNEL_STATIC_SHARED, a launch asks for all of them. */
 enum { KERNEL_STATIC_SHARED = 48 << 10 };
 int64_t kernel_shared_bytes(const kernel *k);
 int64_t kbufs_shared_bytes(const kbuf *at, int n); /* of those that are shared memory */
@@ -334,8 +334,7 @@ int64_t kernel_dynamic_shared(const kernel *k);
 /* On GPUs inputs and outputs begin at multiples of 16 bytes in every step of a ring when they have so many bytes; smaller ones
  * may lie one directly behind the other, and so do all slices that a loop works on (kbuf.loose). */
 enum { KERNEL_WIDE_BYTES = 64 << 10 };
-/* Whether the lanes of a LOAD or STORE, in pieces of n, lie side by side at multiples of n, each piece wholly masked or not at
- * all. */
+/* Whether the lanes of a LOAD or STORE, in pieces of n, lie side by side at multiples of n, all of each masked or nothing. */
 bool kernel_aligned(const kernel *k, const kins *in, int n);
 
 /* Where lane l of a K_ZIP comes from: that lane of a, or with *of_b of b. */

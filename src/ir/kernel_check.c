@@ -4,6 +4,7 @@
  * Three rounds: structure (loops, scopes of registers), then each instruction by itself (lanes, dtypes, buffers), then memory:
  * every index inside its buffer in every iteration, and no two iterations of the parallel loop meeting in one element. Ranges
  * are proven by interval arithmetic where that is enough, else by enumeration (kernel_walk.h). */
+#include "ir/boxes.h"
 #include "ir/kernel_walk.h"
 
 #include <math.h>
@@ -222,9 +223,9 @@ static void check_load(checker *c, reg r, const kins *in) {
     if (!in->packed && in->dtype != dtype_reg((tn_dtype)in->src))
         problem(c, r, "%s is not what %s is loaded as", dtype_name((tn_dtype)in->dtype), dtype_name((tn_dtype)in->src));
     if (in->mode == LOAD_REMATERIALISED && !c->k->block_threads) problem(c, r, "rematerialised, not for a GPU");
-    if (in->mode == LOAD_ASYNC) check_copied(c, r, in, b);
+    if (in->mode >= LOAD_ASYNC) check_copied(c, r, in, b);
     bool again = in->mode == LOAD_REMATERIALISED && b->kind == KB_LOCAL;
-    if (in->mode && !again && (in->mode > LOAD_ASYNC || b->kind != KB_IN))
+    if (in->mode && !again && (in->mode > LOAD_BULK || b->kind != KB_IN))
         problem(c, r, "hoisted above what b%d is yet to hold", in->buf);
     if (in->mode == LOAD_UNMASKED && !in->n_mask) problem(c, r, "unmasked, and there is no mask");
 }
@@ -794,6 +795,14 @@ static void check_panels(checker *c, int b) {
         problem(c, 0, "b%d has the value of b%d, which there is not", b, buf->panels_of);
 }
 
+static void check_boxes(checker *c) {
+    str why;
+    kmaps maps;
+    int stages;
+    str_init(&why, c->k->a);
+    if (!kernel_maps(c->k, &maps, &stages, &why)) problem(c, 0, "%s", why.s);
+}
+
 int kernel_check_literal(const kernel *k, str *out) {
     checker c = { .k = k, .out = out };
     for (int b = 0; b < k->bufs.n; b++) {
@@ -818,6 +827,7 @@ int kernel_check_literal(const kernel *k, str *out) {
     if (k->block_threads && (k->block_threads > 1024 || (k->block_threads & (k->block_threads - 1))))
         problem(&c, 0, "blocks of %d threads", k->block_threads);
     check_cluster(&c);
+    if (!c.n) check_boxes(&c);
     if (kbufs_any_late(k->bufs.at, k->bufs.n)) check_late(&c);
     for (int b = 0; b < k->bufs.n && k->block_threads && c.n == 0; b++) {
         bool written = false;

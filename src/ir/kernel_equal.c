@@ -25,7 +25,8 @@ static bool same_ins(const kins *x, const kins *y) {
 static bool same_var(const kvar_info *x, const kvar_info *y) {
     return x->extent == y->extent && x->row == y->row && x->reduce == y->reduce && x->block == y->block &&
            x->role.unroll == y->role.unroll && x->role.lanes == y->role.lanes && x->threads == y->threads &&
-           x->matrix == y->matrix && x->staged == y->staged && x->group == y->group && x->steps == y->steps;
+           x->matrix == y->matrix && x->staged == y->staged && x->group == y->group && x->steps == y->steps &&
+           x->bulk == y->bulk;
 }
 
 bool kernel_equal(const kernel *x, const kernel *y) {
@@ -97,8 +98,9 @@ uint64_t kernel_hash(const kernel *k, uint64_t seed) {
     }
     for (int i = 0; i < k->vars.n; i++) {
         const kvar_info *v = &k->vars.at[i];
-        int64_t words[] = { v->extent,  v->row,   v->reduce + 2 * v->block,      v->role.unroll, v->role.lanes,
-                            v->threads, v->steps, v->matrix + (v->staged << 16), v->group };
+        int64_t words[] = { v->extent,     v->row,     v->reduce + 2 * v->block,   v->role.unroll,
+                            v->role.lanes, v->threads, v->steps + (v->bulk << 16), v->matrix + (v->staged << 16),
+                            v->group };
         h = hash_bytes(words, sizeof words, h);
     }
     for (int i = 1; i < k->ins.n; i++) h = hash_ins(&k->ins.at[i], h);

@@ -434,6 +434,7 @@ static void var_text(reader *p) {
     v.staged = v.matrix && read_accept(p, "staged");
     if (v.matrix && read_accept(p, "group")) v.group = (int)read_int_in(p, 1, 1025, "1 to 1024 tiles");
     if (read_accept(p, "steps")) v.steps = (int)read_int_in(p, 1, 1025, "1 to 1024 steps");
+    v.bulk = v.steps && read_accept(p, "bulk");
     if (p->k->vars.n == MAX_VARS) read_fail(p, "fewer variables");
     VEC_PUSH(p->a, &p->k->vars, v);
 }

@@ -221,7 +221,7 @@ static void print_var(const kernel *k, const kvar_info *v, str *out) {
     if (v->threads) str_addf(out, " threads %d", v->threads);
     if (v->matrix) str_addf(out, " matrix %d%s", v->matrix, v->staged ? " staged" : "");
     if (v->group) str_addf(out, " group %d", v->group);
-    if (v->steps) str_addf(out, " steps %d", v->steps);
+    if (v->steps) str_addf(out, " steps %d%s", v->steps, v->bulk ? " bulk" : "");
     str_add(out, "\n");
 }
 

@@ -34,6 +34,7 @@ typedef struct target {
     int cluster;                           /* GPU: thread blocks that can run together, a power of two; 0: none */
     int clusters;                          /* GPU: of 8 thread blocks that run at a time */
     bool matrix_units;                     /* GPU: its language has products of matrices (tensor cores) */
+    bool bulk;                             /* GPU: one thread copies boxes of matrices for all (TMA) */
     double ghz, memory_rate;               /* GPU: what it tells of its clock, and of memory, bytes a nanosecond; 0: nothing */
     bool local_barriers;                   /* GPU: a thread block may have barriers where others do not come */
     const struct machine *machine;         /* what its row of machine/ says; NULL = as most are */

@@ -112,6 +112,8 @@ static const char *lacks(const kernel *k, const target *t) {
     if (bytes > room)
         return arena_printf(k->a, "%lld bytes of shared memory a thread block; the device has %lld", (long long)bytes,
                             (long long)room);
+    for (int i = 1; i < k->ins.n && !t->bulk; i++)
+        if (k->ins.at[i].op == K_LOAD && k->ins.at[i].mode == LOAD_BULK) return "copies in boxes; the device has none";
     if (k->cluster > (t->cluster > 1 ? t->cluster : 1))
         return arena_printf(k->a, "clusters of %d thread blocks; the device has %d", k->cluster, t->cluster);
     return NULL;

@@ -150,11 +150,12 @@ static bool read_shape(tiler *w, str *why) {
     for (int i = 0; i < w->n_loops; i++) {
         const kvar_info *v = &w->k->vars.at[tiler_at(w, w->loops + i)->var];
         if (v->threads) x->split_k = v->threads;
-        if (v->steps) steps = v->steps;
+        if (v->steps) steps = v->steps, x->bulk = v->bulk;
     }
     if (!steps) return step_refuse(why, "the operands do not come through shared memory: pack_shared does that");
     if (x->matrix && steps != KERNEL_MATRIX)
         return step_refuse(why, "a K block of %d: matrix units read %d steps", steps, KERNEL_MATRIX);
+    if (x->bulk && !x->matrix) return step_refuse(why, "threads multiply what is copied in boxes; matrix units could");
     if (!x->matrix) x->b = tiler_block(w, steps);
     return x->matrix || can_share(x, why);
 }
@@ -169,7 +170,7 @@ static bool without_roles(const tiler *w, kernel *plain, str *why) {
         bool row = v == w->side[0].row || v == w->side[1].row;
         if (x->role.lanes > 1 || (x->role.unroll > 1 && !row))
             return step_refuse(why, "loop %s is vectorized or unrolled, which threads do not write", x->name);
-        x->role.unroll = 1, x->threads = x->steps = x->matrix = x->group = 0, x->staged = false;
+        x->role.unroll = 1, x->threads = x->steps = x->matrix = x->group = 0, x->staged = x->bulk = false;
     }
     return k->par_var < 0 || step_refuse(why, "threads of a processor share the loops already");
 }

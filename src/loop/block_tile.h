@@ -27,6 +27,7 @@ typedef struct tile_shape {
     bool matrix;    /* matrix units multiply: a thread's tile are the fragments that it has */
     bool staged;    /* and its results go through shared memory */
     int group;      /* and blocks of so many tiles of rows are neighbours in the grid */
+    bool bulk;      /* K blocks are copied in boxes */
     k_block b;
 } tile_shape;
 

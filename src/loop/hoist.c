@@ -1,5 +1,4 @@
-/* hoist.c - loop-invariant code motion: what does not depend on a loop's variable is computed before the loop. In and out:
- * scalar form.
+/* hoist.c - loop-invariant code motion: what does not depend on a loop's variable is computed before it. In, out: scalar form.
  *
  * Only pure instructions move, and loads only from buffers the kernel never writes. Nothing moves out of a loop that may run
  * zero times. */
@@ -16,7 +15,7 @@ typedef struct hoist {
 
 static bool can_move(const kernel *k, const kins *in) {
     if (in->op == K_MATRIX) return false; /* cheaper to say again than to keep */
-    return in->op == K_LOAD ? k->bufs.at[in->buf].kind == KB_IN && in->mode != LOAD_ASYNC : kernel_is_pure(in);
+    return in->op == K_LOAD ? k->bufs.at[in->buf].kind == KB_IN && in->mode < LOAD_ASYNC : kernel_is_pure(in);
 }
 
 /* Loops that are bound to the threads of a GPU together stay a perfect nest: nothing moves in between. */

@@ -9,7 +9,7 @@
 bool step_pack_shared(kernel **k, const loop_step *s, str *why) {
     kvar v;
     if (!gpu_take_role(*k, s, true, &v, why)) return false;
-    (*k)->vars.at[v].steps = (int)s->arg[1].n;
+    (*k)->vars.at[v].steps = (int)s->arg[1].n, (*k)->vars.at[v].bulk = step_flag(s, "bulk");
     return true;
 }
 
@@ -114,7 +114,7 @@ static void load_block(tile_writer *w, int x, affine s, staged *out) {
         }
         at->v = load_piece(w, x, at, s, out);
         if (!w->w->s.matrix) continue;
-        w->o->ins.at[at->v].mode = LOAD_ASYNC;
+        w->o->ins.at[at->v].mode = w->w->s.bulk ? LOAD_BULK : LOAD_ASYNC;
         store_piece(w, x, at, out);
     }
 }

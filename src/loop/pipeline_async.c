@@ -30,8 +30,8 @@ static bool find_at(stager *p, const kernel *k, int i) {
     };
     for (i++; i < p->end && !waits(ins_at(p, i), ASYNC_COPIES); i++) {
         const kins *in = ins_at(p, i);
-        bool copy = in->op == K_STORE && ins_at(p, i - 1)->op == K_LOAD && ins_at(p, i - 1)->mode == LOAD_ASYNC;
-        if (!copy && !kernel_is_pure(in) && (in->op != K_LOAD || in->mode != LOAD_ASYNC)) return false;
+        bool copy = in->op == K_STORE && ins_at(p, i - 1)->op == K_LOAD && ins_at(p, i - 1)->mode >= LOAD_ASYNC;
+        if (!copy && !kernel_is_pure(in) && (in->op != K_LOAD || in->mode < LOAD_ASYNC)) return false;
         if (copy) p->staged[in->buf] = true;
     }
     p->copied = i, p->products = i + 2;

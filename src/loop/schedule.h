@@ -93,8 +93,7 @@ bool step_apply(kernel **k, const loop_step *s, str *why);
 /* All steps. Returns false, with the reason in *why and *k in any state, where one is refused, or where the last leaves a
  * kernel that is not tiled or not sound. */
 bool schedule_try(kernel **k, const schedule *s, str *why);
-/* same_bits.c: whether y, where no step of it is refused, gives the same bits as x: false says what may change them. k: the
- * scalar form. */
+/* same_bits.c: whether y, of which no step is refused, gives x's bits: false says what may change them. k: the scalar form. */
 bool schedule_same_bits(const kernel *k, const schedule *x, const schedule *y, str *why);
 /* The kernel that all steps make. Jumps with TN_ERR_INVAL where one is refused, or where the last leaves a kernel that is not
  * in the target's form, needs more than the target has, or is not sound. *out (may be NULL): s. */

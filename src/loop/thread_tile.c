@@ -3,6 +3,7 @@
  *
  * In: the parts of the scalar kernel and the shape (block_tile.c). Out: a new kernel. Sizes need not divide: loads and stores
  * are masked. */
+#include "ir/boxes.h"
 #include "loop/build.h"
 #include "loop/block_tile.h"
 
@@ -141,6 +142,15 @@ static void write_tiles(tile_writer *w) {
     build_ends(w->o, opened);
 }
 
+/* Whether what threads copy can be copied in boxes. */
+static bool are_boxes(const kernel *o, str *why) {
+    str reason;
+    kmaps maps;
+    int stages;
+    str_init(&reason, o->a);
+    return kernel_maps(o, &maps, &stages, &reason) || step_refuse(why, "bulk: %s", reason.s);
+}
+
 bool gpu_tile_contraction(kernel **k, str *why) {
     tiler t;
     if (!tiler_read(&t, gpu_compacted(*k), why)) return false;
@@ -155,6 +165,7 @@ bool gpu_tile_contraction(kernel **k, str *why) {
     }
     tile_writer w = { .w = &t, .o = o, .c = build_copier_make(t.k, o) };
     write_tiles(&w);
+    if (t.s.bulk && !are_boxes(o, why)) return false;
     *k = o;
     return true;
 }

@@ -60,7 +60,7 @@ static double wait_ns(const kernel *k, const machine *m, const kins *in, double 
         double n = in->width ? (double)in->width : k->block_threads;
         return runs * (part_exchange(m, n) + (n > m->warp ? 2 * part_barrier(m, n) : 0));
     }
-    if (in->op != K_LOAD || in->mode == LOAD_HOISTED || in->mode == LOAD_ASYNC) return 0;
+    if (in->op != K_LOAD || in->mode == LOAD_HOISTED || in->mode >= LOAD_ASYNC) return 0;
     bool shared = k->bufs.at[in->buf].kind == KB_SHARED || k->bufs.at[in->buf].kind == KB_DISTRIBUTED;
     if (k->bufs.at[in->buf].kind == KB_LOCAL || reads[shared]) return 0;
     reads[shared] = true;

@@ -236,7 +236,7 @@ static bool is_simple(const kernel *k) {
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         any |= in->op == K_BARRIER && in->mode == BARRIER_BLOCK;
-        if (in->op == K_ASYNC || in->op == K_MATRIX || (in->op == K_LOAD && in->mode == LOAD_ASYNC)) return false;
+        if (in->op == K_ASYNC || in->op == K_MATRIX || (in->op == K_LOAD && in->mode >= LOAD_ASYNC)) return false;
     }
     return any && k->block_threads && !k->cluster && !k->params;
 }

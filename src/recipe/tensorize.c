@@ -10,9 +10,9 @@
 
 typedef struct tensor_shape {
     int64_t rows[2];
-    int stages;    /* 1: the loop is not pipelined */
-    int64_t group; /* tiles of rows that are neighbours in the grid */
-    bool staged;
+    int stages;        /* 1: the loop is not pipelined */
+    int64_t group;     /* tiles of rows that are neighbours in the grid */
+    bool staged, bulk; /* bulk: K blocks are copied in boxes */
     double cost;
 } tensor_shape;
 
@@ -55,12 +55,12 @@ static int64_t group_of(const tiler *w, const tensor_shape *s, const target *t) 
 }
 
 /* All shapes, the cheapest first. */
-static int list(const tiler *w, double blocks, const target *t, tensor_shape *out) {
+static int list(const tiler *w, double blocks, bool bulk, const target *t, tensor_shape *out) {
     int n = 0;
     for (int64_t rows = KERNEL_MATRIX; 2 * rows <= t->block_threads && rows <= 128; rows *= 2)
         for (int64_t columns = KERNEL_MATRIX; columns <= 256; columns *= 2)
             for (int form = blocks > 1 ? 3 * 2 : 2; form < 2 * (blocks > 1 ? MOST_STAGES + 1 : 2); form++) {
-                tensor_shape s = { .rows = { rows, columns }, .stages = form / 2, .staged = form % 2 };
+                tensor_shape s = { .rows = { rows, columns }, .stages = form / 2, .staged = form % 2, .bulk = bulk };
                 int at = n;
                 if (shared_bytes(&s) > (double)target_shared_most(t) || n == MOST_SHAPES) continue;
                 s.cost = cost_of(w, &s, blocks, t), s.group = group_of(w, &s, t);
@@ -75,9 +75,9 @@ static const char *steps_of(const tiler *w, const tensor_shape *s, const kernel 
     const char *names[2], *group = s->group > 1 ? arena_printf(k->a, " group=%lld", (long long)s->group) : "",
                           *depth = k->vars.at[tiler_at(w, w->loops + w->n_loops - 1)->var].name;
     for (int x = 0; x < 2; x++) names[x] = k->vars.at[w->side[x].row].name;
-    const char *text =
-        arena_printf(k->a, "tensorize %s %lld %s %lld%s%s; pack_shared %s %d; tile", names[0], (long long)s->rows[0], names[1],
-                     (long long)s->rows[1], s->staged ? " staged" : "", group, depth, KERNEL_MATRIX);
+    const char *text = arena_printf(k->a, "tensorize %s %lld %s %lld%s%s; pack_shared %s %d%s; tile", names[0],
+                                    (long long)s->rows[0], names[1], (long long)s->rows[1], s->staged ? " staged" : "", group,
+                                    depth, KERNEL_MATRIX, s->bulk ? " bulk" : "");
     return s->stages > 1 ? arena_printf(k->a, "%s; pipeline %d", text, s->stages) : text;
 }
 
@@ -108,10 +108,15 @@ bool recipe_tensorize(const kernel *k, const target *t, recipe_form *best) {
     double blocks;
     tensor_shape all[MOST_SHAPES];
     if (!t->matrix_units || machine_row_of(t)->matrix_f16 <= 0 || !find(&w, k, &blocks)) return false;
-    int n = list(&w, blocks, t, all);
+    const char *steps;
+    if (t->bulk && list(&w, blocks, true, t, all) && all[0].cost < best->cost && takes(k, steps = steps_of(&w, &all[0], k))) {
+        *best = (recipe_form){ all[0].cost, steps };
+        return true;
+    }
+    int n = list(&w, blocks, false, t, all);
     for (int i = 0; i < n && all[i].cost < best->cost; i++) {
-        const char *steps = steps_of(&w, &all[i], k);
-        if (!takes(k, steps)) all[i].stages = 1, steps = steps_of(&w, &all[i], k); /* its blocks may be in two loops */
+        if (!takes(k, steps = steps_of(&w, &all[i], k)))
+            all[i].stages = 1, steps = steps_of(&w, &all[i], k); /* its blocks may be in two loops */
         if (!takes(k, steps)) continue;
         *best = (recipe_form){ all[i].cost, steps };
         return true;

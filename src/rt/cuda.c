@@ -108,6 +108,7 @@ static void fill_caps(cuda *d) {
                         .cluster = d->arch >= 90 ? 8 : 0,
                         .local_barriers = true,
                         .matrix_units = d->arch >= 80,
+                        .bulk = d->arch == 90 && d->cu.cuTensorMapEncodeTiled,
                         .clusters = units > 16 ? units / 8 - 1
                                                : 1, /* a unit of some of the parts that they may not span is left over */
                         .threads = 1,
@@ -474,8 +475,9 @@ static tn_status cuda_record(device *base, int n_slots, list **out, err *e) {
 
 static tn_status cuda_launch(list *l, const device_launch *what, err *e) {
     gpu_node *n;
-    if (what->n_args > MAX_ARGS)
-        return err_set(e, TN_ERR_UNSUPPORTED, "a kernel of %d buffers; %d are possible", what->n_args, MAX_ARGS);
+    if (what->n_args > MAX_ARGS || what->n_maps > DEVICE_MOST_MAPS)
+        return err_set(e, TN_ERR_UNSUPPORTED, "a kernel of %d buffers and %d matrices; %d and %d are possible", what->n_args,
+                       what->n_maps, MAX_ARGS, DEVICE_MOST_MAPS);
     tn_status st = gpu_list_launch(
         &l->l, what, l->dev->caps.max_block_threads ? l->dev->caps.max_block_threads : l->dev->caps.block_threads, &n, e);
     if (st == TN_OK) n->kernel = what->entry;
@@ -506,19 +508,44 @@ static void cuda_start(list *l, int64_t step) { l->l.start = step; }
 
 typedef struct arguments {
     cu_pointer value[MAX_ARGS];
-    void *at[MAX_ARGS];
+    void *at[MAX_ARGS + DEVICE_MOST_MAPS];
 } arguments;
-static void fill_arguments(const list *l, const gpu_node *n, int64_t step, arguments *a) {
+
+/* The map of a matrix that lies there now. */
+static int write_map(const cuda *d, gpu_map *m, cu_pointer at) {
+    if (m->at == at) return CUDA_SUCCESS;
+    const uint64_t sizes[] = { (uint64_t)m->what.pitch, (uint64_t)m->what.rows }, strides[] = { 2 * sizes[0] };
+    const uint32_t box[] = { 64, (uint32_t)m->what.box_rows }, steps[] = { 1, 1 };
+    _Alignas(64) uint64_t words[COUNT_OF(m->words)];
+    int rc = d->cu.cuTensorMapEncodeTiled(words, CU_TENSOR_MAP_UINT16, 2, at, sizes, strides, box, steps, 0,
+                                          CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_256B, 0);
+    if (rc) return rc;
+    memcpy(m->words, words, sizeof words);
+    m->at = at;
+    return CUDA_SUCCESS;
+}
+
+/* looped: a step that moves on is where the loop keeps it. */
+static int fill_arguments(const list *l, const gpu_node *n, int64_t step, bool looped, arguments *a) {
+    int rc = CUDA_SUCCESS;
     for (int i = 0; i < n->n_args; i++) {
-        a->value[i] = gpu_list_place(&l->l, &n->args[i], step);
+        const device_arg *x = &n->args[i];
+        a->value[i] = looped && gpu_slot_moves(&l->l.slots[x->slot]) ? l->counter + gpu_loop_place(&l->l, x->slot) + x->offset
+                                                                     : gpu_list_place(&l->l, x, step);
         a->at[i] = &a->value[i];
     }
+    for (int i = 0; i < n->n_maps && !rc; i++) {
+        rc = write_map(l->dev, &n->maps[i], a->value[n->maps[i].what.arg]);
+        a->at[n->n_args + i] = n->maps[i].words;
+    }
+    return rc;
 }
 
 static int run_node(list *l, const gpu_node *n, int64_t step) {
     cuda *d = l->dev;
     arguments a;
-    fill_arguments(l, n, step, &a);
+    int rc = fill_arguments(l, n, step, false, &a);
+    if (rc) return rc;
     if (n->kind == GPU_COPY)
         return n->size ? d->cu.cuMemcpyDtoDAsync(a.value[0], a.value[1], n->size, d->stream) : CUDA_SUCCESS;
     if (n->grid_blocks == 0) return CUDA_SUCCESS;
@@ -559,7 +586,7 @@ static int add_kernel(const cuda *d, cu_object graph, cu_object f, int64_t grid_
 }
 
 /* A kernel node for each launch of so many steps; those that may overlap do. The first ones wait for so many nodes that are
- * there already. looped: a step that moves on is where the loop keeps it. */
+ * there already. */
 static int add_nodes(list *l, const gpu_order *order, cu_object graph, cu_object *nodes, cu_object *before,
                      const cu_object *first, int n_first, bool looped) {
     cuda *d = l->dev;
@@ -569,12 +596,10 @@ static int add_nodes(list *l, const gpu_order *order, cu_object graph, cu_object
         int n_before = 0;
         for (int i = order->first[k]; i < order->first[k + 1]; i++) before[n_before++] = nodes[order->before[i]];
         arguments a;
-        fill_arguments(l, n, k / l->l.n_nodes, &a);
-        for (int i = 0; i < n->n_args && looped; i++)
-            if (gpu_slot_moves(&l->l.slots[n->args[i].slot]))
-                a.value[i] = l->counter + gpu_loop_place(&l->l, n->args[i].slot) + n->args[i].offset;
-        rc = add_kernel(d, graph, n->kernel, n->grid_blocks, n->block_threads, n->shared, a.at, n_before ? before : first,
-                        n_before ? n_before : n_first, &nodes[k]);
+        rc = fill_arguments(l, n, k / l->l.n_nodes, looped, &a);
+        if (!rc)
+            rc = add_kernel(d, graph, n->kernel, n->grid_blocks, n->block_threads, n->shared, a.at, n_before ? before : first,
+                            n_before ? n_before : n_first, &nodes[k]);
     }
     return rc;
 }
@@ -591,10 +616,11 @@ static int add_to_chain(void *ud, int from, int to, int64_t step) {
         const gpu_node *n = &c->l->l.nodes[i];
         arguments a;
         cu_object next;
-        fill_arguments(c->l, n, step, &a);
-        rc = add_kernel(c->l->dev, c->graph, n->kernel, n->grid_blocks, n->block_threads, n->shared, a.at, &c->last,
-                        c->last != NULL, &next);
-        c->last = next;
+        rc = fill_arguments(c->l, n, step, false, &a);
+        if (!rc)
+            rc = add_kernel(c->l->dev, c->graph, n->kernel, n->grid_blocks, n->block_threads, n->shared, a.at, &c->last,
+                            c->last != NULL, &next);
+        if (!rc) c->last = next;
     }
     return rc;
 }
@@ -640,9 +666,9 @@ static bool patch_graph(list *l) {
     for (int i = 0; i < l->l.n_nodes && !rc; i++) {
         const gpu_node *n = &l->l.nodes[i];
         arguments a;
-        fill_arguments(l, n, 0, &a);
+        rc = fill_arguments(l, n, 0, false, &a);
         cu_kernel_node x = kernel_node(n->kernel, n->grid_blocks, n->block_threads, n->shared, a.at);
-        rc = d->cu.cuGraphExecKernelNodeSetParams(l->graph[0], l->nodes[i], &x);
+        if (!rc) rc = d->cu.cuGraphExecKernelNodeSetParams(l->graph[0], l->nodes[i], &x);
     }
     l->grids = l->l.grids;
     return !rc;
@@ -858,8 +884,7 @@ static int record_profile(list *l, const int *repeats, cu_object *events, int n)
 /* So many launches behind *last (NULL: at the begin of the graph), which is then the last of them. */
 static int add_repeated(list *l, const gpu_node *node, int times, cu_object graph, cu_object *last) {
     arguments a;
-    int rc = CUDA_SUCCESS;
-    fill_arguments(l, node, 0, &a);
+    int rc = fill_arguments(l, node, 0, false, &a);
     for (int r = 0; r < times && !rc; r++) {
         cu_object next;
         rc = add_kernel(l->dev, graph, node->kernel, node->grid_blocks, node->block_threads, node->shared, a.at, last,

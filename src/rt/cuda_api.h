@@ -32,6 +32,9 @@ enum {
     CU_FUNCTION_LOCAL_BYTES = 3,
     CU_FUNCTION_REGISTERS = 4,
     CU_FUNCTION_MAX_DYNAMIC_SHARED = 8,
+    CU_TENSOR_MAP_UINT16 = 1,
+    CU_TENSOR_MAP_SWIZZLE_128B = 3,
+    CU_TENSOR_MAP_L2_256B = 3,
     CU_GRAPH_NODE_CONDITIONAL = 13,
     CU_CONDITION_WHILE = 1,
     CU_CONDITION_ASSIGN_DEFAULT = 1
@@ -104,12 +107,16 @@ typedef struct cu_conditional_node {
     X(cuGraphExecDestroy, "cuGraphExecDestroy", (cu_object x))                                                                 \
     X(cuGraphLaunch, "cuGraphLaunch", (cu_object x, cu_object stream))
 
-/* The first one of drivers for CUDA 11.1 and newer, the second of 12.0, the others of 12.4 and newer; NULL elsewhere. */
+/* The first one of drivers for CUDA 11.1 and newer, the second and the third of 12.0, the others of 12.4 and newer; NULL
+ * elsewhere. */
 #define CUDA_OPTIONAL(X)                                                                                                       \
     X(cuGraphAddEventRecordNode, "cuGraphAddEventRecordNode",                                                                  \
       (cu_object * out, cu_object g, const cu_object *before, size_t n_before, cu_object event))                               \
     X(cuGraphExecKernelNodeSetParams, "cuGraphExecKernelNodeSetParams_v2",                                                     \
       (cu_object x, cu_object node, const cu_kernel_node *what))                                                               \
+    X(cuTensorMapEncodeTiled, "cuTensorMapEncodeTiled",                                                                        \
+      (void *out, int type, unsigned rank, cu_pointer at, const uint64_t *sizes, const uint64_t *strides, const uint32_t *box, \
+       const uint32_t *steps, int interleave, int swizzle, int l2, int fill))                                                  \
     X(cuGraphConditionalHandleCreate, "cuGraphConditionalHandleCreate",                                                        \
       (uint64_t * out, cu_object g, cu_object context, unsigned first, unsigned flags))                                        \
     X(cuGraphAddNode, "cuGraphAddNode_v2",                                                                                     \

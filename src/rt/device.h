@@ -61,7 +61,7 @@ typedef struct device_caps {
     int buffers;                          /* that a launch may have */
     int cluster, clusters;                /* thread blocks that can run together, 0: none; clusters of 8 that run at a time */
     bool local_barriers;     /* a thread block may have barriers where others do not come: PoCL 3.1 writes elsewhere then */
-    bool matrix_units;       /* as in ir/target.h */
+    bool matrix_units, bulk; /* as in ir/target.h */
     double ghz, memory_rate; /* likewise */
     const struct machine *machine; /* its row of machine/machine.def; NULL: it computes on the processor, too */
     uint64_t id;                   /* part of every cache key: what code built for this device depends on */
@@ -74,6 +74,13 @@ typedef struct device_arg {
     size_t offset, size;
     bool written;
 } device_arg;
+/* A matrix of 2-byte elements that fills an argument: code copies boxes of so many rows and 128 bytes of it (device_caps.bulk).
+ */
+typedef struct device_map {
+    int arg;
+    int64_t pitch, rows, box_rows; /* pitch: elements from row to row */
+} device_map;
+enum { DEVICE_MOST_MAPS = 16 };
 /* What runs. CPU code finds the slots by itself; entries for GPUs take arguments, and a shape. */
 typedef struct device_launch {
     void *entry;
@@ -84,6 +91,8 @@ typedef struct device_launch {
     int64_t shared;         /* GPU: bytes of shared memory that the launch asks for, besides what the code has */
     const device_arg *args; /* GPU: [n_args], copied */
     int n_args;
+    const device_map *maps; /* GPU: [n_maps], copied; behind the arguments */
+    int n_maps;
 } device_launch;
 
 /* What an entry takes on a GPU; 0 = unknown. */

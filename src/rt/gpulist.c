@@ -23,6 +23,7 @@ void *gpu_list_new(mem m, size_t size, int n_slots, err *e) {
 void gpu_list_free(gpu_list *l, size_t size) {
     for (int i = 0; i < l->n_nodes; i++) {
         mem_free(l->mem, l->nodes[i].args, (size_t)l->nodes[i].n_args * sizeof *l->nodes[i].args);
+        mem_free(l->mem, l->nodes[i].maps, (size_t)l->nodes[i].n_maps * sizeof *l->nodes[i].maps);
         mem_free(l->mem, l->nodes[i].windows, (size_t)l->nodes[i].n_windows * sizeof *l->nodes[i].windows);
     }
     mem_free(l->mem, l->nodes, (size_t)l->cap * sizeof *l->nodes);
@@ -57,6 +58,14 @@ static tn_status add(gpu_list *l, gpu_kind kind, const device_arg *args, int n_a
     return TN_OK;
 }
 
+static tn_status add_maps(gpu_list *l, gpu_node *n, const device_launch *what, err *e) {
+    n->maps = mem_alloc(l->mem, (size_t)what->n_maps * sizeof *n->maps);
+    if (!n->maps) return err_set(e, TN_ERR_NOMEM, "out of memory for a launch");
+    n->n_maps = what->n_maps;
+    for (int i = 0; i < what->n_maps; i++) n->maps[i].what = what->maps[i];
+    return TN_OK;
+}
+
 tn_status gpu_list_launch(gpu_list *l, const device_launch *what, int most_threads, gpu_node **out, err *e) {
     *out = NULL;
     if (!what->entry) return err_set(e, TN_ERR_INVAL, "a launch without an entry");
@@ -64,9 +73,9 @@ tn_status gpu_list_launch(gpu_list *l, const device_launch *what, int most_threa
         return err_set(e, TN_ERR_INVAL, "a launch of %lld thread blocks of %d threads; blocks have 1 to %d",
                        (long long)what->grid_blocks, what->block_threads, most_threads);
     tn_status st = add(l, GPU_LAUNCH, what->args, what->n_args, out, e);
-    if (st == TN_OK)
-        (*out)->block_threads = what->block_threads, (*out)->grid_blocks = what->grid_blocks, (*out)->shared = what->shared;
-    return st;
+    if (st) return st;
+    (*out)->block_threads = what->block_threads, (*out)->grid_blocks = what->grid_blocks, (*out)->shared = what->shared;
+    return what->n_maps ? add_maps(l, *out, what, e) : TN_OK;
 }
 
 tn_status gpu_list_copy(gpu_list *l, device_arg to, device_arg from, size_t size, err *e) {

@@ -18,6 +18,12 @@ typedef struct gpu_slot {
     int64_t length;
 } gpu_slot;
 
+typedef struct gpu_map {
+    device_map what;
+    uint64_t at;        /* the argument's place that it was last written for; 0: none */
+    uint64_t words[16]; /* as the device wants it */
+} gpu_map;
+
 typedef enum gpu_kind { GPU_LAUNCH, GPU_COPY, GPU_REPEAT, GPU_LEAVE, GPU_BRANCH } gpu_kind;
 typedef struct gpu_node {
     gpu_kind kind;
@@ -28,6 +34,8 @@ typedef struct gpu_node {
     int64_t grid_blocks, shared;
     device_arg *args; /* [n_args]; of a copy: to, from; of a leave and a branch: the byte; of a repeat: its count, if any */
     int n_args;
+    gpu_map *maps; /* GPU_LAUNCH: [n_maps] */
+    int n_maps;
     size_t size;            /* of a copy */
     int64_t times;          /* GPU_REPEAT: at most; -1: until a leave */
     bool backward;          /* GPU_REPEAT: windows begin at the last iteration's place */

@@ -36,13 +36,17 @@ static tn_status launch_kernel(tn_session *s, list *l, int i) {
     if (!k->block_threads) return p->dev->api->launch(l, &what, &s->err);
     device_arg *args = mem_alloc(p->ctx->mem, (size_t)(k->bufs.n + 1) * sizeof *args);
     if (!args) return err_set(&s->err, TN_ERR_NOMEM, "out of memory: a session");
+    const kmaps *of = &p->maps[i];
+    device_map maps[KERNEL_MOST_MAPS];
     for (int b = 0; b < k->bufs.n; b++) {
         if (kbuf_is_local(&k->bufs.at[b])) continue;
         const pbuf *pb = &p->plan->bufs.at[pk->args[b].buf];
+        for (int m = 0; m < of->n; m++)
+            if (of->at[m].buf == b) maps[m] = (device_map){ what.n_args, of->at[m].pitch, of->at[m].rows, of->at[m].box_rows };
         args[what.n_args++] = (device_arg){ pb->slot, (size_t)pb->offset, (size_t)pb->bytes, k->bufs.at[b].kind != KB_IN };
     }
     if (k->params) args[what.n_args++] = (device_arg){ SLOT_RING, 0, 8 * (size_t)k->params->at.n, false };
-    what.args = args;
+    what.args = args, what.maps = maps, what.n_maps = of->n;
     tn_status code = p->dev->api->launch(l, &what, &s->err);
     mem_free(p->ctx->mem, args, (size_t)(k->bufs.n + 1) * sizeof *args);
     return code;

@@ -6,6 +6,7 @@
  * than those between, if it touches nothing that they write, nor writes what they touch. Which ones: of one kind (all
  * elementwise, or thread blocks of as many threads with about as much shared memory), and none that keeps the machine busy
  * alone. */
+#include "ir/boxes.h"
 #include "sched/fusion.h"
 
 enum {
@@ -14,13 +15,15 @@ enum {
     MOST_INS = 8000,
     FEW_ARGS = 60,
     MOST_ROOMS = 32,
-    EXCHANGED = 12 /* bytes a thread */
+    EXCHANGED = 12 /* bytes a thread */,
+    MAP_ARGS = 16
 };
 
 typedef struct kind { /* of a kernel */
     bool joins, maps; /* maps: nothing but loops of the grid, for thread blocks of any size */
     bool lone;        /* one thread block, which does it all */
     int64_t fast;     /* bytes of its thread blocks' memory */
+    int args;         /* buffers, and matrices whose boxes are copied, each as large as MAP_ARGS of them */
 } kind;
 
 /* What a launch has of the memory of thread blocks and threads. A thread block is of one kernel, so each buffer serves one
@@ -96,10 +99,14 @@ static bool can_come(const beside *w, const pkernel *pk) {
     return true;
 }
 
-static int bound(const pkernel *pk) {
-    int n = 0;
+static int arguments(const pkernel *pk) {
+    kmaps maps;
+    str reason;
+    int n = 0, stages;
+    str_init(&reason, pk->k->a);
+    kernel_maps(pk->k, &maps, &stages, &reason);
     for (int b = 0; b < pk->k->bufs.n; b++) n += pk->args[b].buf >= 0;
-    return n;
+    return n + maps.n * MAP_ARGS;
 }
 
 static bool serves(const kbuf *o, const kbuf *b) {
@@ -130,7 +137,7 @@ static bool fits(const beside *w, int first, int i, int args, int ins) {
     const kind *x = &w->kinds[first], *y = &w->kinds[i];
     const kernel *k = w->p->kernels.at[i].k;
     int most = w->t->buffers ? w->t->buffers : FEW_ARGS;
-    if (!y->joins || args + bound(&w->p->kernels.at[i]) > most || ins + k->ins.n > MOST_INS) return false;
+    if (!y->joins || args + y->args > most || ins + k->ins.n > MOST_INS) return false;
     if (!y->maps && w->block_threads && w->block_threads != k->block_threads) return false;
     if (x->maps != y->maps) return x->lone || y->lone;
     return x->maps || x->lone || y->lone || (x->fast <= 2 * y->fast && y->fast <= 2 * x->fast);
@@ -138,7 +145,7 @@ static bool fits(const beside *w, int first, int i, int args, int ins) {
 
 static void find_set(beside *w, int first) {
     plan *p = w->p;
-    int args = bound(&p->kernels.at[first]), ins = p->kernels.at[first].k->ins.n;
+    int args = w->kinds[first].args, ins = p->kernels.at[first].k->ins.n;
     w->n = 0, w->set[w->n++] = first, w->search++;
     w->block_threads = w->kinds[first].maps ? 0 : p->kernels.at[first].k->block_threads;
     w->rooms = (rooms){ 0 };
@@ -150,7 +157,7 @@ static void find_set(beside *w, int first) {
         rooms with = w->rooms;
         if (fits(w, first, i, args, ins) && can_come(w, pk) && add_rooms(&with, pk->k, w->t)) {
             w->set[w->n++] = i, w->taken[i] = true, w->rooms = with;
-            args += bound(pk), ins += pk->k->ins.n;
+            args += w->kinds[i].args, ins += pk->k->ins.n;
             if (!w->kinds[i].maps) w->block_threads = pk->k->block_threads;
         }
         pass_by(w, pk);
@@ -286,7 +293,8 @@ void fuse_horizontally(plan *p, const target *t) {
     w.kinds = ARENA_ARRAY(p->a, kind, p->kernels.n + 1), w.taken = ARENA_ARRAY(p->a, bool, p->kernels.n + 1);
     w.written = ARENA_ARRAY(p->a, int, p->bufs.n + 1), w.read = ARENA_ARRAY(p->a, int, p->bufs.n + 1);
     w.set = ARENA_ARRAY(p->a, int, MOST_BESIDE), w.now = ARENA_ARRAY(p->a, int, p->kernels.n + 1);
-    for (int i = 0; i < p->kernels.n; i++) w.kinds[i] = kind_of(p->kernels.at[i].k, t);
+    for (int i = 0; i < p->kernels.n; i++)
+        w.kinds[i] = kind_of(p->kernels.at[i].k, t), w.kinds[i].args = arguments(&p->kernels.at[i]);
     for (int i = 0; i < p->kernels.n; i++) {
         w.now[i] = -1;
         if (w.taken[i]) continue;

@@ -15,13 +15,14 @@
 
 static const struct {
     const char *graph;
-    bool units;
+    bool units, bulk; /* bulk: operands can be copied in boxes */
 } cases[] = {
     { "graph @plain(x bf16[130,200], w bf16[200,136], b f32[1,136]) {\n %1 = cast x f32[130,200]\n %2 = cast w f32[200,136]\n"
       " %3 = dot %1, %2 f32[130,136]\n %4 = expand b f32[130,136]\n %5 = add %3, %4 f32[130,136]\n %6 = max %5, 0.0 "
       "f32[130,136]\n %7 = cast %6 bf16[130,136]\n return %7 as \"y\"\n}",
+      true, true },
+    { "graph @both(x f16[72,64], w f16[80,72]) {\n %1 = dot x, w contract=[0]x[1] f16[64,80]\n return %1 as \"y\"\n}", true,
       true },
-    { "graph @both(x f16[72,64], w f16[80,72]) {\n %1 = dot x, w contract=[0]x[1] f16[64,80]\n return %1 as \"y\"\n}", true },
     { "graph @batched(q bf16[3,40,64], k bf16[3,72,64]) {\n %1 = dot q, k batch=[0]x[0] contract=[2]x[2] bf16[3,40,72]\n"
       " return %1 as \"y\"\n}",
       true },
@@ -38,6 +39,12 @@ static const struct {
 static target with_units(bool units) {
     target t = target_common_gpu();
     t.machine = machine_row("h200"), t.shared_most = 227 << 10, t.resident_threads = 132 << 10, t.matrix_units = units;
+    return t;
+}
+
+static target with_bulk(void) {
+    target t = with_units(true);
+    t.bulk = true;
     return t;
 }
 
@@ -86,6 +93,39 @@ static void *result(const plan *p, const reference *r, arena *a) {
         memcpy(m->io[plan_io(p, graph_get(r->g, r->g->inputs.at[i])->name, false)], r->in.data[i], r->in.bytes[i]);
     eval_plan(p, m, a);
     return m->io[plan_io(p, "y", true)];
+}
+
+/* Where a GPU copies boxes and the operands can be copied so, the recipe says so, and the bits are the same. Elsewhere nobody
+ * may say it. */
+static void test_bulk(void **state) {
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        arena a;
+        guard gd;
+        char why[512];
+        str text;
+        const char *graph = cases[i].graph;
+        arena_init(&a, mem_libc(), &gd);
+        if (!GUARD_TRY(&gd)) fail_msg("%s: %s", graph, gd.err.text);
+        if (!cases[i].units) continue;
+        plan *p = compile(graph, &a, with_bulk(), NULL);
+        str_init(&text, &a);
+        schedule_print(p->schedules.at[0].s, &text);
+        if ((strstr(text.s, " bulk") != NULL) != cases[i].bulk) fail_msg("%s: %s", graph, text.s);
+        reference r = reference_make(graph_parse(&a, graph, strlen(graph), "product"), &a, i);
+        if (!plan_agrees(p, &r, &a, why, sizeof why)) fail_msg("%s: %s", graph, why);
+        if (!plan_texts_agree(p, &a, why, sizeof why)) fail_msg("%s: %s", graph, why);
+        guard outer = gd;
+        if (!GUARD_TRY(&gd)) {
+            assert_true(cases[i].bulk);
+            assert_non_null(strstr(gd.err.text, "copies in boxes"));
+        } else {
+            compile(graph, &a, with_units(true), text.s);
+            assert_false(cases[i].bulk);
+        }
+        gd = outer;
+        arena_fini(&a);
+    }
 }
 
 /* A tuned kernel must have the recipe's bits: the tile and the stages are free. */
@@ -150,7 +190,7 @@ static void test_narrowed_operand(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_chosen), cmocka_unit_test(test_same_bits),
-                                        cmocka_unit_test(test_narrowed_operand) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_chosen), cmocka_unit_test(test_bulk),
+                                        cmocka_unit_test(test_same_bits), cmocka_unit_test(test_narrowed_operand) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

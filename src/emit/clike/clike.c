@@ -563,6 +563,7 @@ static void print_instruction(clike *e, reg r);
 /* A few lanes are a statement each, which compiles faster than a loop. */
 void clike_instruction(clike *e, reg r) {
     const kins *in = &e->k->ins.at[r];
+    if (e->bulk.stages && clike_bulk_copy(e, r)) return;
     if (is_named(e, r) || clike_is_kept(e, in) || clike_is_async(e, in)) return;
     bool apart = e->l->gpu && in->lanes > 1 && in->lanes <= 4 &&
                  (in->op == K_CONST || in->op == K_ACC || in->op == K_ALU || (in->op == K_UPD && in->alu == OP_NIL));

@@ -4,6 +4,7 @@
 #define TN_EMIT_CLIKE_H
 
 #include "emit/emit.h"
+#include "ir/boxes.h"
 
 typedef struct clike_language {
     const char *name;
@@ -56,6 +57,13 @@ typedef struct named_base { /* the address of load `first` less its constant, p<
     reg first;
     int depth; /* open loops where it was named: visible until those are fewer */
 } named_base;
+typedef struct clike_bulk { /* of this kernel: copies in boxes */
+    kmaps maps;
+    int stages;
+    reg end;        /* of the run that is printed */
+    bool last;      /* the last copy was one */
+    int64_t *elems; /* [bufs] of a stage, filled so; 0: it was filled otherwise */
+} clike_bulk;
 typedef struct clike {
     const clike_language *l;
     const kernel *k; /* being printed */
@@ -69,6 +77,8 @@ typedef struct clike {
     bool reduces[TN_N_DTYPES]; /* of this kernel: its threads combine values of these types */
     bool asyncs;               /* of this kernel: something is copied by copy_async */
     bool reduces_index;
+    bool any_bulk; /* of any kernel */
+    clike_bulk bulk;
     reg vector;         /* of the last product in lanes, */
     bool back;          /* which went over them from the last to the first */
     const char *prefix; /* that names of kernels begin with */
@@ -117,6 +127,14 @@ void clike_multiply(clike *e, const kins *in, reg r);
 void clike_fragment(clike *e, const kins *in, reg r);
 void clike_async(clike *e, const kins *in, reg r);
 void clike_matrix_functions(const clike *e, str *out);
+/* bulk.c: copies in boxes. begin: of a kernel; what it takes and declares for them. copy: false: instruction r is none. wait:
+ * false: not for them. */
+void clike_bulk_begin(clike *e);
+void clike_bulk_arguments(const clike *e, str *out);
+void clike_bulk_barriers(const clike *e, str *out);
+bool clike_bulk_copy(clike *e, reg r);
+bool clike_bulk_wait(clike *e, const kins *in, reg r);
+void clike_bulk_functions(const clike *e, str *out);
 /* memory.c */
 bool clike_feeds_contraction(const clike *e, reg r);
 void clike_forget_taps(clike *e, reg loop, int copies); /* at the head of a loop that compilers unroll so often */

@@ -205,6 +205,7 @@ static void settle(clike *e, reg r) {
 }
 
 void clike_async(clike *e, const kins *in, reg r) {
+    if (e->bulk.stages && clike_bulk_wait(e, in, r)) return;
     if (in->mode == ASYNC_COMMIT)
         str_add(e->out, "commit_copies();");
     else if (in->mode == ASYNC_COPIES && in->pending)

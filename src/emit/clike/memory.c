@@ -450,6 +450,7 @@ bool clike_is_async(const clike *e, const kins *load) {
 }
 
 static void copy_async(clike *e, const kins *load, const kins *store) {
+    if (e->bulk.stages) e->bulk.elems[store->buf] = 0, e->bulk.last = false;
     if (store->n_mask) {
         str_add(e->out, "if (");
         print_condition(e, store, 0);

@@ -110,5 +110,6 @@ void clike_program(clike *e, str *out) {
     for (int i = 0; i < e->ops.n; i++) print_op_function(e->l, &e->ops.at[i], &vocabulary);
     emit_pruned(&vocabulary, e->out, out);
     clike_matrix_functions(e, out);
+    clike_bulk_functions(e, out);
     str_addn(out, e->out->s, e->out->n);
 }

@@ -1,0 +1,103 @@
+/* bulk.c - copies in boxes (TMA) as CUDA C.
+ *
+ * In: runs of bulk copies (ir/boxes.h). Out: for each run statements of the first thread, which tells the stage's barrier how
+ * many bytes will come and asks for the boxes. Who waits for copies waits for the stage that the next matrix lies in; a bit of
+ * `phases` says which of its fillings, one after the other, that is. */
+#include "emit/clike/clike.h"
+
+static const char functions[] =
+    "#if __CUDA_ARCH__ < 900\n"
+    "#error copies in boxes came with sm_90\n"
+    "#endif\n"
+    "struct __align__(64) bulk_map { unsigned char bytes[128]; };\n"
+    "INL uint32_t bulk_at(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }\n"
+    "INL void begin_boxes(uint64_t *filled, int stages) {\n"
+    "    for (int i = 0; threadIdx.x == 0 && i < stages; i++)\n"
+    "        asm volatile(\"mbarrier.init.shared::cta.b64 [%0], 1;\" :: \"r\"(bulk_at(filled + i)) : \"memory\");\n"
+    "    if (threadIdx.x == 0) asm volatile(\"fence.mbarrier_init.release.cluster;\" ::: \"memory\");\n"
+    "    __syncthreads(); }\n"
+    "INL void expect_boxes(uint64_t *filled, uint32_t bytes) {\n"
+    "    asm volatile(\"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\" :: \"r\"(bulk_at(filled)), \"r\"(bytes) : "
+    "\"memory\"); }\n"
+    "INL void copy_box(void *to, const bulk_map *m, int x, int y, uint64_t *filled) {\n"
+    "    asm volatile(\"cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
+    "[%4];\"\n"
+    "        :: \"r\"(bulk_at(to)), \"l\"(m), \"r\"(x), \"r\"(y), \"r\"(bulk_at(filled)) : \"memory\"); }\n"
+    "INL void wait_boxes(uint64_t *filled, uint32_t phase) {\n"
+    "    asm volatile(\"{ .reg .pred p;\\nagain:\\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\\n@p bra done;\\nbra "
+    "again;\\ndone: }\"\n"
+    "        :: \"r\"(bulk_at(filled)), \"r\"(phase) : \"memory\"); }\n";
+
+void clike_bulk_functions(const clike *e, str *out) {
+    if (e->any_bulk) str_add(out, functions);
+}
+
+void clike_bulk_begin(clike *e) {
+    const kernel *k = e->k;
+    str reason;
+    str_init(&reason, e->out->a);
+    e->bulk = (clike_bulk){ .elems = ARENA_ARRAY(e->out->a, int64_t, k->bufs.n + 1) };
+    if (!kernel_maps(k, &e->bulk.maps, &e->bulk.stages, &reason))
+        guard_fail(e->out->a->gd, TN_ERR_INTERNAL, "kernel %s: %s", k->name, reason.s);
+    if (e->bulk.stages && !e->l->matrix_units)
+        guard_fail(e->out->a->gd, TN_ERR_UNSUPPORTED, "kernel %s: %s has no copies in boxes; leave bulk out of its schedule",
+                   k->name, e->l->name);
+    e->any_bulk |= e->bulk.stages > 0;
+}
+
+void clike_bulk_arguments(const clike *e, str *out) {
+    for (int i = 0; i < e->bulk.maps.n; i++) str_addf(out, ", const __grid_constant__ bulk_map m%d", i);
+}
+
+void clike_bulk_barriers(const clike *e, str *out) {
+    if (e->bulk.stages)
+        str_addf(out, "    __shared__ uint64_t filled[%d]; uint32_t phases = 0; begin_boxes(filled, %d);\n", e->bulk.stages,
+                 e->bulk.stages);
+}
+
+bool clike_bulk_copy(clike *e, reg r) {
+    kboxes b;
+    str reason;
+    if (r < e->bulk.end) return true; /* the run's first instruction stands for it */
+    if (!kernel_is_bulk(&e->k->ins.at[r])) return false;
+    str_init(&reason, e->out->a);
+    kernel_boxes(e->k, r, &e->bulk.maps, &b, &reason);
+    clike_line(e);
+    str_add(e->out, "if (tid == 0");
+    for (int m = 0; m < b.n_mask; m++) {
+        str_addf(e->out, " && (%s)(", e->unsigned_index);
+        clike_affine(e, b.mask[m].e, -b.mask[m].lo);
+        str_addf(e->out, ") < %lld%s", (long long)(b.mask[m].hi - b.mask[m].lo), e->unsigned_end);
+    }
+    str_addf(e->out, ") { expect_boxes(&filled[%lld], %lld);", (long long)b.stage, (long long)b.bytes);
+    for (int i = 0; i < b.n; i++) {
+        const kbox *x = &b.at[i];
+        str_addf(e->out, " copy_box(&b%d[%lld], &m%d, (int)(", x->buf, (long long)x->at, x->map);
+        clike_affine(e, x->x, 0);
+        str_add(e->out, "), (int)(");
+        clike_affine(e, x->y, 0);
+        str_addf(e->out, "), &filled[%lld]);", (long long)b.stage);
+        e->bulk.elems[x->buf] = x->elems;
+    }
+    str_add(e->out, " }\n");
+    e->bulk.end = b.end, e->bulk.last = true;
+    return true;
+}
+
+/* The stage that the next matrix behind r lies in; -1: it was not filled by boxes. */
+static int64_t next_stage(const clike *e, reg r) {
+    while (r < (reg)e->k->ins.n && e->k->ins.at[r].op != K_MATRIX) r++;
+    if (r == (reg)e->k->ins.n) return -1;
+    const kins *m = &e->k->ins.at[r];
+    int64_t elems = e->bulk.elems[m->buf];
+    return elems ? m->idx.base / elems : -1;
+}
+
+bool clike_bulk_wait(clike *e, const kins *in, reg r) {
+    if (in->mode == ASYNC_COMMIT) return e->bulk.last;
+    int64_t stage = in->mode == ASYNC_COPIES ? next_stage(e, r) : -1;
+    if (stage < 0) return false;
+    str_addf(e->out, "wait_boxes(&filled[%lld], phases >> %lld & 1); phases ^= %lluu;\n", (long long)stage, (long long)stage,
+             1ull << stage);
+    return true;
+}

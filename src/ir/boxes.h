@@ -1,0 +1,46 @@
+/* boxes.h - what bulk copies move (LOAD_BULK): the pieces of all threads of a thread block, as boxes of a matrix in memory,
+ * which one thread asks for (TMA).
+ *
+ * The kernel says what each thread copies, as with any other copy; boxes are found in that and proved. A run of copies, one
+ * directly behind the other, fills one stage of each of its shared buffers. Rows of 128 bytes there are rows of a box, swizzled
+ * as kbuf.swizzled says. What lies beyond the matrix is 0: so masks that say where it ends need not be tested. Other masks must
+ * be the same for all threads: where one fails, nothing is copied, and nothing may read that stage then. */
+#ifndef TN_IR_BOXES_H
+#define TN_IR_BOXES_H
+
+#include "ir/kernel.h"
+
+enum { KERNEL_MOST_MAPS = 16, KERNEL_MOST_BOXES = 16 /* of a run */ };
+
+typedef struct kmap { /* a matrix of 2-byte elements that boxes are of */
+    int buf;          /* all of it is the matrix */
+    int64_t pitch, rows;
+    int64_t box_rows; /* of KERNEL_MATRIX elements */
+} kmap;
+typedef struct kmaps { /* of a kernel; a launch has them behind its buffers */
+    kmap at[KERNEL_MOST_MAPS];
+    int n;
+} kmaps;
+
+typedef struct kbox {
+    int map;
+    affine x, y;       /* its first column and row */
+    int buf;           /* shared, and where it goes there */
+    int64_t at, elems; /* elems: that the run copies there in all */
+} kbox;
+typedef struct kboxes { /* a run of copies */
+    reg end;            /* behind its last instruction */
+    kbox at[KERNEL_MOST_BOXES];
+    int n;
+    const kmask *mask; /* [n_mask] of all threads */
+    int n_mask;
+    int64_t stage, bytes; /* bytes: of all boxes */
+} kboxes;
+
+static inline bool kernel_is_bulk(const kins *in) { return in->op == K_LOAD && in->mode == LOAD_BULK; }
+/* The run that begins with the bulk copy r; maps grow by those that it needs and are not there. False, with the reason. */
+bool kernel_boxes(const kernel *k, reg r, kmaps *maps, kboxes *out, str *why);
+/* All of a kernel, in order; *stages: how many there are. */
+bool kernel_maps(const kernel *k, kmaps *out, int *stages, str *why);
+
+#endif
