@@ -355,7 +355,7 @@ static bool is_of_integer_sums(const graph *g, val v, int steps) {
 /* Whether a cast inside of a border makes bytes of sums: behind the sums it takes no trip through memory, and bytes are copied.
  */
 static bool belongs_to_sums(const walk *w, const node *cast) {
-    return makes_bytes(w, cast) && target_multiplies_pairs(w->s->opts.t) && is_of_integer_sums(w->s->g, cast->in[0], SUM_STEPS);
+    return makes_bytes(w, cast) && is_of_integer_sums(w->s->g, cast->in[0], SUM_STEPS);
 }
 
 static bool walk_value(walk *w, pending at) {

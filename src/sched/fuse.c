@@ -87,7 +87,7 @@ static bool reads_from_afar(const sched *s, const analysis *an) {
 
 /* The contraction inside multiplies bytes: without panels of words they are multiplied one by one. */
 static bool multiplies_bytes(const sched *s, const analysis *an) {
-    if (!s->opts.t || !target_multiplies_pairs(s->opts.t)) return false;
+    if (!s->opts.t || !s->opts.t->packed) return false;
     for (int i = 0; i < an->visits.n; i++) {
         const node *n = graph_get(s->g, an->visits.at[i].v), *x = graph_get(s->g, n->in[0]);
         if (n->op == OP_dot && n->dtype == TN_I32 && is_cast(x) && dtype_size((tn_dtype)graph_get(s->g, x->in[0])->dtype) == 1)

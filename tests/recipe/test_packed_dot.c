@@ -388,8 +388,8 @@ static void test_interpreted(void **state) {
 
 /* ---- what follows sums of bytes ---- */
 
-/* Without VNNI: means are sums of their own, beside which bytes would be multiplied one by one; and bytes that a border
- * surrounds are made where the sums are. */
+/* Means are sums of their own, beside which bytes would be multiplied one by one; and bytes that a border surrounds are made
+ * where the sums are: without VNNI and with it. */
 static void test_what_follows(void **state) {
     (void)state;
     static const struct {
@@ -399,7 +399,9 @@ static void test_what_follows(void **state) {
                   { "%5 = div %4, 3.0\n %6 = round %5\n %7 = max %6, 0.0\n %8 = min %7, 255.0\n %9 = cast %8 u8[24,196]\n"
                     " %10 = pad %9 before=[0,1] after=[0,1] value=7\n return %10",
                     TN_U8 } };
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+    for (size_t n_case = 0; n_case < 2 * COUNT_OF(cases); n_case++) {
+        size_t i = n_case / 2;
+        int words = n_case % 2 ? 4 : 2;
         arena a;
         guard gd;
         arena_init(&a, mem_libc(), &gd);
@@ -409,8 +411,10 @@ static void test_what_follows(void **state) {
                                         " %%2 = cast x i32[64,196]\n %%3 = dot %%1, %%2 contract=[1]x[0] i32[24,196]\n"
                                         " %%4 = cast %%3 f32[24,196]\n %s\n}",
                                         cases[i].rest);
-        target t = { .vector_bytes = 32, .n_vector_regs = 16, .threads = 1, .l1_bytes = 32 << 10, .l2_bytes = 512 << 10 };
-        t.packed = 2;
+        target t = {
+            .vector_bytes = 16 * words, .n_vector_regs = 8 * words, .threads = 1, .l1_bytes = 32 << 10, .l2_bytes = 512 << 10
+        };
+        t.packed = words;
         tn_compile_opts o = TN_COMPILE_DEFAULTS;
         o.fusion = 3;
         plan *p = pipeline_run(graph_parse(&a, text, strlen(text), "g"), &a, &o, &t);
@@ -418,13 +422,14 @@ static void test_what_follows(void **state) {
         for (int n = 0; n < p->kernels.n; n++) {
             const kernel *k = p->kernels.at[n].k;
             bool multiplies = false;
-            for (int r = 1; r < k->ins.n; r++) multiplies |= k->ins.at[r].op == K_UPD && k->ins.at[r].packed == 2;
+            for (int r = 1; r < k->ins.n; r++) multiplies |= k->ins.at[r].op == K_UPD && k->ins.at[r].packed == words;
             packed += multiplies;
             for (int r = 1; r < k->ins.n && multiplies; r++)
                 if (k->ins.at[r].op == K_STORE && k->bufs.at[k->ins.at[r].buf].kind == KB_OUT)
                     stored += k->ins.at[r].dtype == cases[i].stored;
         }
-        if (packed != 1 || !stored) fail_msg("case %zu: %d kernels by words, %d results stored there", i, packed, stored);
+        if (packed != 1 || !stored)
+            fail_msg("case %zu, %d: %d kernels by words, %d results stored there", i, words, packed, stored);
         arena_fini(&a);
     }
 }
