@@ -84,7 +84,7 @@ static void check(compiled *k, bench_row *r) {
     ports io = ports_new(k->c, k->program);
     bool quiet = k->c->quiet; /* that the inputs are random goes without saying */
     k->c->quiet = true;
-    ports_fill(k->c, &io, 1);
+    ports_fill(k->c, &io, k->graph, 1);
     k->c->quiet = quiet;
     ports_poison(&io);
     tn_binding in[SUITE_MAX_PORTS];

@@ -50,7 +50,7 @@ static value output_of(network *k, const char *device) {
     ports io = ports_new(k->c, p);
     bool quiet = k->c->quiet; /* that the inputs are random goes without saying */
     k->c->quiet = true;
-    ports_fill(k->c, &io, 1);
+    ports_fill(k->c, &io, k->graph, 1);
     k->c->quiet = quiet;
     ports_poison(&io);
     ports_bind(k->c, s, &io);

@@ -226,7 +226,7 @@ static void measure(model_run *r, const char *name, tn_graph *g, bool random, in
     cli_need(r->c, tn_compile(g, &r->opts, &p));
     cli_need(r->c, tn_session_new(p, &s));
     ports io = ports_new(r->c, p);
-    ports_fill(r->c, &io, r->seed);
+    ports_fill(r->c, &io, g, r->seed);
     ports_bind(r->c, s, &io);
     cli_need(r->c, r->gpu ? tn_session_profile_repeated(s, r->seconds, EACH_SECONDS, &report)
                           : tn_session_profile(s, r->seconds, &report));

@@ -153,7 +153,9 @@ value value_of(cli *c, const tn_ir_value *v); /* of that type; ends the program 
 void value_free(value *v);
 /* "2x3xf32:1,2,3,4,5,6", "2x3xf32:0.5" (repeated), "f32:1" (rank 0) or "@file.npy". */
 value value_parse(cli *c, const char *name, const char *text);
-void value_random(value *v, uint64_t *seed); /* floats normal(0, 1), integers 0..9, bool even odds */
+/* Floats normal(0, 1), integers 0 .. below - 1, bool even odds. */
+void value_random(value *v, uint64_t *seed, int64_t below);
+enum { FEW_NUMBERS = 10 /* below this where nothing else is known */ };
 void value_print(FILE *f, const value *v,
                  int64_t limit); /* nested brackets; limit < 0 = all, else the first of each long axis */
 void value_json(json *j, const char *key, const value *v);
@@ -202,8 +204,9 @@ ports ports_of(cli *c, const tn_program *p, tn_session *s); /* sizes of symbolic
 void ports_bind(cli *c, tn_session *s, const ports *io);
 void ports_poison(const ports *io); /* outputs filled with a pattern, so that one not written is seen */
 int ports_find(const ports *io, const char *name);
-/* Inputs: those given by --input, the rest random from the seed. */
-void ports_fill(cli *c, const ports *io, uint64_t seed);
+/* Inputs: those given by --input, the rest random from the seed. g: numbers that pick rows of a table in it are drawn over all
+ * its rows, as the time that it takes depends on them; NULL: integers are 0..9. */
+void ports_fill(cli *c, const ports *io, const tn_graph *g, uint64_t seed);
 void ports_free(ports *io);
 
 #endif

@@ -63,7 +63,7 @@ static sample draw_inputs(cli *c, tn_graph *g, uint64_t seed) {
         cli_need(c, tn_ir_get_value(g, i, &v));
         if (strcmp(v.op, "input")) continue;
         s.in[s.n_in] = value_of(c, &v);
-        value_random(&s.in[s.n_in], &seed);
+        value_random(&s.in[s.n_in], &seed, FEW_NUMBERS);
         s.bindings[s.n_in] = (tn_binding){ cli_format("%s", v.name), s.in[s.n_in].data };
         s.n_in++;
     }

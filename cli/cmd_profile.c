@@ -204,7 +204,7 @@ static int profile(cli *c) {
     cli_need(c, tn_session_new(p, &s));
     tn_program_get_stats(p, &compiled);
     ports io = ports_of(c, p, s);
-    ports_fill(c, &io, seed);
+    ports_fill(c, &io, g, seed);
     ports_bind(c, s, &io);
     bounds b = measure_bounds(&o, compiled.threads);
     cli_need(c, tn_session_profile(s, seconds, &report));
@@ -230,7 +230,8 @@ static const cli_option options[] = {
       "write the last round as a trace for chrome://tracing or Perfetto; with --device cuda also some steps in\n"
       "one call, with the copies beside them" },
     { "steps", 0, "N", "of them, each with inputs of its own (default 8)" },
-    { "input", 'i', "NAME=SPEC", "an input, as for `tenon run`; those not given are random" },
+    { "input", 'i', "NAME=SPEC",
+      "an input, as for `tenon run`; those not given are random, numbers of rows of a table over all its rows" },
     { "seed", 's', "N", "of inputs that are not given and of builtin models (default 1)" },
     CLI_COMPILE_OPTIONS,
     { NULL, 0, NULL, NULL },

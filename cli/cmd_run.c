@@ -82,7 +82,7 @@ static int run(cli *c) {
     cli_need(c, tn_compile(g, &o, &p));
     cli_need(c, tn_session_new(p, &s));
     ports io = ports_of(c, p, s);
-    ports_fill(c, &io, seed);
+    ports_fill(c, &io, NULL, seed);
     ports_bind(c, s, &io);
     ports_poison(&io);
     const char *state = cli_text(c, "state", NULL), *save = cli_text(c, "save-state", NULL);

@@ -72,7 +72,7 @@ static void fill_sources(cli *c, tn_graph *g, node_data *nodes, int n, uint64_t 
     for (int i = 0; i < n; i++) {
         if (strcmp(nodes[i].v.op, "input")) continue;
         uint64_t own = seed + 0x51ed2701u * (uint64_t)(i + 1);
-        value_random(&nodes[i].data, &own);
+        value_random(&nodes[i].data, &own, FEW_NUMBERS);
         in[n_in++] = (tn_binding){ nodes[i].v.name, nodes[i].data.data };
     }
     tn_ir_eval *e;

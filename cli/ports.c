@@ -93,7 +93,31 @@ static int fill_given(cli *c, const ports *io, const char *text) {
     return k;
 }
 
-void ports_fill(cli *c, const ports *io, uint64_t seed) {
+/* Rows of the smallest table that the input picks rows of, as it is or with other dims or dtype; FEW_NUMBERS: it picks none. */
+static int64_t picks_below(cli *c, const tn_graph *g, const char *name) {
+    int n = g ? tn_ir_n_values(g) : 0;
+    int64_t rows = 0;
+    bool *is_input = cli_alloc((size_t)n + 1); /* by id, which is one more than the index */
+    for (int i = 0; i < n; i++) {
+        tn_ir_value v, table;
+        tn_ir_detail d;
+        cli_need(c, tn_ir_get_value(g, i, &v)), cli_need(c, tn_ir_get_detail(g, i, &d));
+        bool first = v.n_operands > 0 && is_input[v.operands[0]], second = v.n_operands > 1 && is_input[v.operands[1]];
+        if (!strcmp(v.op, "input") && v.name && !strcmp(v.name, name)) is_input[v.tensor.id] = true;
+        if (!strcmp(v.op, "cast") || !strcmp(v.op, "reshape") || !strcmp(v.op, "expand") || !strcmp(v.op, "permute") ||
+            !strcmp(v.op, "slice"))
+            is_input[v.tensor.id] = first;
+        if (!second || (strcmp(v.op, "gather") && strncmp(v.op, "scatter_", 8)) || !d.n_attr) continue;
+        cli_need(c, tn_ir_get_value(g, (int)v.operands[0] - 1, &table));
+        int64_t axis = d.attr[0];
+        if (axis < 0 || axis >= table.shape.rank || table.shape.dim[axis] < 1) continue;
+        if (!rows || table.shape.dim[axis] < rows) rows = table.shape.dim[axis];
+    }
+    free(is_input);
+    return rows ? rows : FEW_NUMBERS;
+}
+
+void ports_fill(cli *c, const ports *io, const tn_graph *g, uint64_t seed) {
     bool *done = cli_alloc((size_t)io->n + 1);
     int at = 0;
     for (const char *text; (text = cli_next(c, "input", &at));) {
@@ -104,9 +128,12 @@ void ports_fill(cli *c, const ports *io, uint64_t seed) {
         if (io->kind[i] != 'i' || done[i]) continue;
         char *shape = shape_text(io->value[i].dtype, io->value[i].shape);
         uint64_t own = seed + 0x51ed2701u * (uint64_t)(i + 1); /* an input's values do not depend on which others are given */
-        value_random(&io->value[i], &own);
-        cli_note(c, "input %s %s is random (--seed %llu); give it with --input %s=...", io->name[i], shape,
+        int64_t below = picks_below(c, g, io->name[i]);
+        value_random(&io->value[i], &own, below);
+        char *drawn = below == FEW_NUMBERS ? cli_format("random") : cli_format("random, 0..%lld", (long long)below - 1);
+        cli_note(c, "input %s %s is %s (--seed %llu); give it with --input %s=...", io->name[i], shape, drawn,
                  (unsigned long long)seed, io->name[i]);
+        free(drawn);
         free(shape);
     }
     free(done);

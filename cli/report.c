@@ -209,13 +209,15 @@ static void put_ceilings(json *j, int threads) {
 
 /* Times of all kernels over a second of runs, with random inputs. */
 static void put_profile(cli *c, json *j, tn_program *p, uint64_t seed) {
+    tn_graph *g = model_open(c, c->args[0], seed);
     tn_session *s;
     tn_profile *report;
     tn_profile_summary sum;
     tn_profiled_kernel k;
     cli_need(c, tn_session_new(p, &s));
     ports io = ports_of(c, p, s);
-    ports_fill(c, &io, seed);
+    ports_fill(c, &io, g, seed);
+    tn_graph_free(g);
     ports_bind(c, s, &io);
     cli_need(c, tn_session_profile(s, cli_number(c, "seconds", 1, 0, 1e6), &report));
     tn_profile_get_summary(report, &sum);

@@ -64,9 +64,10 @@ void value_free(value *v) {
 
 static bool is_float(tn_dtype t) { return tn_dtype_get_info(t)->kind == TN_KIND_FLOAT; }
 
-void value_random(value *v, uint64_t *seed) {
+void value_random(value *v, uint64_t *seed, int64_t below) {
+    uint64_t n = v->dtype == TN_BOOL ? 2 : (uint64_t)below;
     for (int64_t i = 0; i < v->n; i++) {
-        double x = is_float(v->dtype) ? random_gauss(seed) : (double)(random_next(seed) % (v->dtype == TN_BOOL ? 2 : 10));
+        double x = is_float(v->dtype) ? random_gauss(seed) : (double)(random_next(seed) % n);
         tn_ir_store(v->dtype, v->data, i, x);
     }
 }

@@ -66,6 +66,16 @@ expect 2 run @mlp:
 err_has "expected sizes such as @mlp:8x64x64" "a model without the sizes it announces"
 expect 2 run @mlp:3x
 err_has "expected sizes such as @mlp:8x64x64" "a model with half of its sizes"
+cat >"$dir/rows.tn" <<'TN'
+graph @rows(x i32[16], n i32[16], table f32[300,4]) {
+  %1 = reshape x i32[4,4]
+  %2 = gather table, %1 axis=0 f32[4,4,4]
+  return %2, n
+}
+TN
+expect 0 profile "$dir/rows.tn" --seconds 0 --threads 1
+err_has "input x i32\[16\] is random, 0..299 " "profile draws over all rows of a table"
+err_has "input n i32\[16\] is random (" "profile draws other integers as run does"
 expect 2 profile @softmax:2x3 --steps abc
 err_has "'abc' is no whole number" "profile --steps"
 expect 2 profile @softmax:2x3 --steps 3
