@@ -124,7 +124,7 @@ static void print_arrays(clike *e) {
         { TN_F32, "f32", "float" }, { TN_F64, "f64", "double" }, { TN_I32, "i32", "int32_t" }, { TN_I64, "i64", "int64_t" }
     };
     const kernel *k = e->k;
-    int64_t dynamic = e->l->dynamic ? kernel_dynamic_shared(k) : 0, end[2] = { 0, 0 }; /* of late ones */
+    int64_t dynamic = e->l->dynamic ? kernel_dynamic_shared(k) : 0, end[2] = { 0, e->bulk.turns.late }; /* of late ones */
     int most = 16;
     for (int b = 0; b < k->bufs.n; b++)
         if (kbuf_align(&k->bufs.at[b]) > most) most = (int)kbuf_align(&k->bufs.at[b]);
@@ -204,6 +204,15 @@ static bool is_waited_for(const kernel *k, int b) { /* until it is full */
     return false;
 }
 
+/* Where thread blocks take turns the nest over them opens more than once. */
+static void print_open(clike *e) {
+    clike own = *e;
+    str_init(&e->bulk.open, e->out->a);
+    own.out = &e->bulk.open, own.bulk.stages = 0;
+    for (reg r = e->bulk.turns.open; e->k->ins.at[r].op == K_LOOP && e->k->ins.at[r].par == PAR_BLOCKS; r++)
+        clike_instruction(&own, r);
+}
+
 static void print_kernel(clike *e, const kernel *k, int id) {
     const kernel *most = kernel_at_most(k, k->a);
     str body, *out = e->out;
@@ -215,6 +224,7 @@ static void print_kernel(clike *e, const kernel *k, int id) {
     e->unsigned_index = small ? e->l->unsigned_index : "uint64_t";
     e->unsigned_end = small ? e->l->unsigned_end : arena_printf(out->a, "U%s", e->l->wide_end);
     clike_bulk_begin(e);
+    if (k->turns) print_open(e);
     e->out = &body; /* what is met with is known only afterwards */
     for (reg r = 1; r < (reg)k->ins.n; r++) e->asyncs |= clike_is_async(e, &k->ins.at[r]);
     for (reg r = 1; r < (reg)k->ins.n; r++) e->asyncs &= k->ins.at[r].op != K_ASYNC; /* else it says itself when it waits */
@@ -242,7 +252,7 @@ static void print_kernel(clike *e, const kernel *k, int id) {
             str_addf(out, "    __shared__ uint64_t full%d; uint32_t phase%d = 0; if (tid == 0) begin_full(&full%d, %lld);\n", b,
                      b, b, (long long)k->bufs.at[b].elems * 4);
     if (k->cluster) str_addf(out, "    %s\n", e->l->cluster_barrier); /* all are there, and have memory to be written */
-    str_addn(out, body.s, body.n);
+    clike_bulk_turns(e, &body, out);
     str_add(out, "}\n");
 }
 

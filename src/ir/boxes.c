@@ -306,3 +306,65 @@ bool kernel_maps(const kernel *k, kmaps *out, int *stages, str *why) {
     }
     return true;
 }
+
+/* ---- turns ---- */
+
+/* Behind the stages that the first copies fill; what lies late fits there. */
+static bool find_late(const kernel *k, const kboxes *last, kturns *out) {
+    int64_t end[2] = { 0, 0 }, at = -1;
+    for (int b = 0; b < k->bufs.n; b++) {
+        const kbuf *x = &k->bufs.at[b];
+        if (x->kind < KB_SHARED || x->late) continue;
+        int64_t begin = kbuf_place(x, &end[0]), elems = 0;
+        for (int i = 0; i < last->n; i++)
+            if (last->at[i].buf == b) elems = last->at[i].elems;
+        if (!elems) return false;
+        at = begin + (last->stage + 1) * elems * 2;
+    }
+    out->late = end[1] = at;
+    bool any = false;
+    for (int b = 0; b < k->bufs.n; b++)
+        if (k->bufs.at[b].late) kbuf_place(&k->bufs.at[b], &end[1]), any = true;
+    return any && at >= 0 && end[1] <= end[0];
+}
+
+bool kernel_turns(const kernel *k, kturns *out, str *why) {
+    static const char *const problem = "thread blocks cannot take turns: ";
+    kmaps maps = { .n = 0 };
+    kboxes boxes = { .n = 0 }, one;
+    int serial = 0, *open = ARENA_ARRAY(k->a, int, k->ins.n + 1), depth = 0;
+    reg done = 0, nests = 0;
+    str_add(why, problem);
+    *out = (kturns){ 0 };
+    if (k->params || k->cluster || k->turns < 1 || k->turns >= k->grid_blocks) {
+        str_add(why, "there are not more parts than thread blocks");
+        return false;
+    }
+    for (reg r = 1; r < (reg)k->ins.n; r++) {
+        const kins *in = &k->ins.at[r];
+        if (in->op == K_LOOP && in->par == PAR_BLOCKS && in[-1].op != K_LOOP) out->open = r, nests++;
+        if (in->op == K_LOOP) serial += open[depth++] = in->par == PAR_SERIAL;
+        if (in->op == K_END) serial -= open[--depth];
+        if (in->op == K_LOOP && !serial && in->n_blocks) nests = 2;
+        if (in->op == K_ASYNC && in->mode == ASYNC_COPIES && !out->first_end) out->first_end = r;
+        if (in->op == K_ASYNC && in->mode == ASYNC_PRODUCTS && !in->pending) done = serial ? 0 : r, out->again = 0;
+        if (in->op == K_BARRIER && done && !serial && !out->again) out->again = r;
+        if (in->op == K_MATRIX || kernel_is_bulk(in)) done = out->again = 0;
+        if (in->op == K_BARRIER && in->mode != BARRIER_BLOCK) nests = 2;
+        if (!kernel_is_bulk(in)) continue;
+        if (!kernel_boxes(k, r, &maps, &one, why)) return false;
+        if (!out->first_end) {
+            if (serial || one.n_mask || one.stage != (out->first ? boxes.stage + 1 : 0)) nests = 2;
+            if (!out->first) out->first = r;
+            boxes = one;
+        }
+        r = one.end - 1;
+    }
+    if (nests != 1 || !out->first || !out->again || !find_late(k, &boxes, out)) {
+        str_add(
+            why,
+            "it is no product whose blocks come in boxes, in stages, and whose results are staged beside the first of them");
+        return false;
+    }
+    return true;
+}

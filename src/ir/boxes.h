@@ -43,4 +43,14 @@ bool kernel_boxes(const kernel *k, reg r, kmaps *maps, kboxes *out, str *why);
 /* All of a kernel, in order; *stages: how many there are. */
 bool kernel_maps(const kernel *k, kmaps *out, int *stages, str *why);
 
+/* What a thread block does where thread blocks take turns (kernel.turns): it asks for the first blocks of its next part when
+ * all have its last products, before it writes the results of this one, which lie elsewhere then. */
+enum { KERNEL_MOST_FIRST = 8 };
+typedef struct kturns {
+    reg open, first, first_end; /* the nest over thread blocks; copies in [first, first_end) are those first ones */
+    reg again;                  /* the barrier behind which all have the last products */
+    int64_t late;               /* where the memory of what lies late begins, instead of at 0 */
+} kturns;
+bool kernel_turns(const kernel *k, kturns *out, str *why);
+
 #endif

@@ -10,8 +10,7 @@
  * Loops with the same binding that stand directly in one another are bound as one, the innermost fastest. A nest bound to the
  * threads of a block that has exactly as many iterations as the block has threads gives each thread one iteration: barriers may
  * stand inside, and further such loops. Where `cluster` is not 0, each `cluster` consecutive thread blocks form a cluster: they
- * have barriers and distributed shared memory in common, of which each block has a copy. Stores write all copies, loads read
- * the own.
+ * have barriers and distributed shared memory in common, of which each has a copy: stores write all, loads read the own.
  *
  * Packed operands. Processors multiply narrow numbers in twos and fours: a lane of 32 bits holds two bf16, two 16-bit integers
  * or four 8-bit ones, the first in the lowest bits, and an update adds all of their products, that of the last element first. A
@@ -20,8 +19,7 @@
  *
  * Instructions are in program order; a register is the index of the instruction that makes it (0 = nil). ACC makes a mutable
  * register, which UPD changes. Registers hold f32, f64, i32 or i64 lanes; bool is an i32 mask (-1 or 0); LOAD and STORE convert
- * f16, bf16, i8 and u8. Sizes, coefficients and offsets are exts (ext.h): literals, or parameters. The kernel's arena owns
- * everything. */
+ * f16, bf16, i8 and u8. Sizes, coefficients and offsets are exts (ext.h): literals, or parameters. The arena owns all. */
 #ifndef TN_IR_KERNEL_H
 #define TN_IR_KERNEL_H
 
@@ -236,6 +234,7 @@ typedef struct kernel {
     int block_threads;                  /* GPU form: threads of a thread block, a power of two; else 0 */
     ext grid_blocks;                    /* GPU form: how many */
     int cluster;                        /* GPU form: so many thread blocks run together; 0: each alone */
+    int64_t turns;                      /* GPU form: so many take turns in the work of all (boxes.h); 0: each has its own */
     uint64_t flops;                     /* of the whole kernel */
     uint64_t bytes_read, bytes_written; /* compulsory traffic at its border */
 } kernel;

@@ -801,6 +801,9 @@ static void check_boxes(checker *c) {
     int stages;
     str_init(&why, c->k->a);
     if (!kernel_maps(c->k, &maps, &stages, &why)) problem(c, 0, "%s", why.s);
+    kturns turns;
+    why.n = 0;
+    if (c->k->turns && !kernel_turns(c->k, &turns, &why)) problem(c, 0, "%s", why.s);
 }
 
 int kernel_check_literal(const kernel *k, str *out) {

@@ -32,7 +32,7 @@ static bool same_var(const kvar_info *x, const kvar_info *y) {
 bool kernel_equal(const kernel *x, const kernel *y) {
     if (x->ins.n != y->ins.n || x->vars.n != y->vars.n || x->bufs.n != y->bufs.n || x->tiled != y->tiled ||
         x->par_var != y->par_var || x->block_threads != y->block_threads || x->grid_blocks != y->grid_blocks ||
-        x->cluster != y->cluster || x->flops != y->flops || x->bytes_read != y->bytes_read ||
+        x->cluster != y->cluster || x->turns != y->turns || x->flops != y->flops || x->bytes_read != y->bytes_read ||
         x->bytes_written != y->bytes_written || !exts_equal(x->params, y->params))
         return false;
     for (int i = 0; i < x->bufs.n; i++) {
@@ -81,6 +81,7 @@ uint64_t kernel_hash(const kernel *k, uint64_t seed) {
                        k->block_threads,
                        k->grid_blocks,
                        k->cluster,
+                       k->turns,
                        (int64_t)k->flops,
                        (int64_t)k->bytes_read,
                        (int64_t)k->bytes_written };

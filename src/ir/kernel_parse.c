@@ -483,6 +483,7 @@ kernel *kernel_read(reader *p) {
         read_expect(p, "threads");
         k->block_threads = (int)read_int_in(p, 1, 1025, "1 to 1024 threads");
         if (read_accept(p, "cluster")) k->cluster = (int)read_int_in(p, 2, KERNEL_MOST_CLUSTER + 1, "2 to 16 thread blocks");
+        if (read_accept(p, "turns")) k->turns = read_int_in(p, 1, INT32_MAX, "a number of thread blocks");
     }
     read_expect(p, "{");
     while (read_accept(p, "var")) var_text(p);

@@ -268,6 +268,7 @@ void kernel_print(const kernel *k, str *out) {
     if (k->block_threads) str_add(out, " blocks "), ext_print(k->params, k->grid_blocks, false, out);
     if (k->block_threads) str_addf(out, " threads %d", k->block_threads);
     if (k->cluster) str_addf(out, " cluster %d", k->cluster);
+    if (k->turns) str_addf(out, " turns %lld", (long long)k->turns);
     str_add(out, " {\n");
     for (kvar v = 0; v < k->vars.n; v++) print_var(k, &k->vars.at[v], out);
     int depth = 1;

@@ -90,8 +90,7 @@ void schedule_print(const schedule *s, str *out);
  * that is not possible. */
 bool step_apply(kernel **k, const loop_step *s, str *why);
 
-/* All steps. Returns false, with the reason in *why and *k in any state, where one is refused, or where the last leaves a
- * kernel that is not tiled or not sound. */
+/* All steps. False, with the reason in *why and *k in any state: one is refused, or at last *k is not tiled or not sound. */
 bool schedule_try(kernel **k, const schedule *s, str *why);
 /* same_bits.c: whether y, of which no step is refused, gives x's bits: false says what may change them. k: the scalar form. */
 bool schedule_same_bits(const kernel *k, const schedule *x, const schedule *y, str *why);

@@ -31,7 +31,9 @@ static tn_status launch_kernel(tn_session *s, list *l, int i) {
     device_launch what = { .entry = p->kernel_entry[i],
                            .parallel = k->par_var >= 0,
                            .block_threads = k->block_threads,
-                           .grid_blocks = k->params ? ext_hi(k->params, k->grid_blocks) : k->grid_blocks,
+                           .grid_blocks = k->params  ? ext_hi(k->params, k->grid_blocks)
+                                          : k->turns ? k->turns
+                                                     : k->grid_blocks,
                            .shared = kernel_dynamic_shared(k) };
     if (!k->block_threads) return p->dev->api->launch(l, &what, &s->err);
     device_arg *args = mem_alloc(p->ctx->mem, (size_t)(k->bufs.n + 1) * sizeof *args);

@@ -56,7 +56,7 @@ static bool is_bound(const kins *in) { return in->op == K_LOOP && (in->par == PA
  * thread block does it. */
 static kind kind_of(const kernel *k, const target *t) {
     if (k->params) return (kind){ 0 };
-    kind x = { .joins = k->block_threads > 0 && k->cluster == 0 && k->grid_blocks > 0 &&
+    kind x = { .joins = k->block_threads > 0 && k->cluster == 0 && k->turns == 0 && k->grid_blocks > 0 &&
                         k->grid_blocks * k->block_threads <= t->resident_threads,
                .maps = true };
     bool all_bound = true;

@@ -302,6 +302,8 @@ static const char *random_step(const kernel *k, rng *r, arena *a) {
         return arena_printf(a, "%s b%d 64", name, b);
     case STEP_bind_grid:
     case STEP_vectorize_nests:
+    case STEP_pipeline:
+    case STEP_take_turns:
         return arena_printf(a, "%s %d", name, size);
     case STEP_bind_rows:
         return arena_printf(a, "%s %d cluster=%d prefetch=%d", name, size, 1 << rng_below(r, 3), (int)rng_below(r, 3));
@@ -317,9 +319,7 @@ static const char *random_step(const kernel *k, rng *r, arena *a) {
         return arena_printf(a, "%s %s %d %s %d%s group=%d", name, v, 32 << rng_below(r, 3), u, 64 << rng_below(r, 2),
                             rng_chance(r, 0.5) ? " staged" : "", 1 << rng_below(r, 2));
     case STEP_pack_shared:
-        return arena_printf(a, "%s %s %d", name, v, 1 << rng_below(r, 6));
-    case STEP_pipeline:
-        return "pipeline 2";
+        return arena_printf(a, "%s %s %d%s", name, v, 1 << rng_below(r, 6), rng_chance(r, 0.3) ? " bulk" : "");
     case STEP_bind_row_tiles:
         if (rng_chance(r, 0.3)) return arena_printf(a, "%s 64 32 4 matrix%s", name, rng_chance(r, 0.3) ? " skip_masked" : "");
         return arena_printf(a, "%s %d %d %d%s", name, 1 << rng_below(r, 6), 1 << rng_below(r, 4), 1 << rng_below(r, 4),

@@ -43,6 +43,37 @@ void clike_bulk_begin(clike *e) {
         guard_fail(e->out->a->gd, TN_ERR_UNSUPPORTED, "kernel %s: %s has no copies in boxes; leave bulk out of its schedule",
                    k->name, e->l->name);
     e->any_bulk |= e->bulk.stages > 0;
+    str_init(&e->bulk.first, e->out->a);
+    if (k->turns && !kernel_turns(k, &e->bulk.turns, &reason))
+        guard_fail(e->out->a->gd, TN_ERR_INTERNAL, "kernel %s: %s", k->name, reason.s);
+}
+
+/* The first blocks of part `group`. */
+static void print_first(const clike *e, str *out) {
+    str_addn(out, e->bulk.open.s, e->bulk.open.n);
+    str_addn(out, e->bulk.first.s, e->bulk.first.n);
+    str_add(out, "    }\n");
+}
+
+void clike_bulk_turns(const clike *e, const str *body, str *out) {
+    long long n = (long long)e->k->turns, all = (long long)e->k->grid_blocks;
+    if (n) {
+        print_first(e, out);
+        str_addf(out, "    for (%s part = group; part < %lld; part += %lld) { const %s group = part; copies_are_seen();\n",
+                 e->index, all, n, e->index);
+    }
+    str_addn(out, body->s, body->n);
+    if (n) str_add(out, "    }\n");
+}
+
+void clike_bulk_again(clike *e, reg r) {
+    if (!e->k->turns || e->bulk.turns.again != r) return;
+    clike_line(e);
+    str_addf(e->out, "if (group + %lld < %lld) { const %s next = group + %lld, group = next;\n", (long long)e->k->turns,
+             (long long)e->k->grid_blocks, e->index, (long long)e->k->turns);
+    print_first(e, e->out);
+    clike_line(e);
+    str_add(e->out, "}\n");
 }
 
 void clike_bulk_arguments(const clike *e, str *out) {
@@ -61,6 +92,9 @@ bool clike_bulk_copy(clike *e, reg r) {
     if (r < e->bulk.end) return true; /* the run's first instruction stands for it */
     if (!kernel_is_bulk(&e->k->ins.at[r])) return false;
     str_init(&reason, e->out->a);
+    bool first = e->k->turns && r < e->bulk.turns.first_end;
+    str *out = e->out;
+    if (first) e->out = &e->bulk.first;
     kernel_boxes(e->k, r, &e->bulk.maps, &b, &reason);
     clike_line(e);
     str_add(e->out, "if (tid == 0");
@@ -80,7 +114,7 @@ bool clike_bulk_copy(clike *e, reg r) {
         e->bulk.elems[x->buf] = x->elems;
     }
     str_add(e->out, " }\n");
-    e->bulk.end = b.end, e->bulk.last = true;
+    e->out = out, e->bulk.end = b.end, e->bulk.last = true;
     return true;
 }
 

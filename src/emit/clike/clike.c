@@ -600,6 +600,7 @@ static void print_instruction(clike *e, reg r) {
             str_addf(e->out, "WAIT_FULL(%d, %lld)\n", in->buf, (long long)e->k->bufs.at[in->buf].elems * 4);
         else
             str_addf(e->out, "%s\n", in->mode == BARRIER_CLUSTER ? e->l->cluster_barrier : clike_barrier(e));
+        clike_bulk_again(e, r);
         return;
     case K_BLOCK_REDUCE:
         if (in->width)

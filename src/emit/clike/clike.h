@@ -60,9 +60,11 @@ typedef struct named_base { /* the address of load `first` less its constant, p<
 typedef struct clike_bulk { /* of this kernel: copies in boxes */
     kmaps maps;
     int stages;
-    reg end;        /* of the run that is printed */
-    bool last;      /* the last copy was one */
-    int64_t *elems; /* [bufs] of a stage, filled so; 0: it was filled otherwise */
+    reg end;         /* of the run that is printed */
+    bool last;       /* the last copy was one */
+    kturns turns;    /* .first 0: there are none */
+    str open, first; /* open: the nest over thread blocks opens; first: statements that ask for the first blocks */
+    int64_t *elems;  /* [bufs] of a stage, filled so; 0: it was filled otherwise */
 } clike_bulk;
 typedef struct clike {
     const clike_language *l;
@@ -134,6 +136,9 @@ void clike_bulk_arguments(const clike *e, str *out);
 void clike_bulk_barriers(const clike *e, str *out);
 bool clike_bulk_copy(clike *e, reg r);
 bool clike_bulk_wait(clike *e, const kins *in, reg r);
+/* Where thread blocks take turns: the loop around the kernel's statements; behind barrier r, what asks for the next part. */
+void clike_bulk_turns(const clike *e, const str *body, str *out);
+void clike_bulk_again(clike *e, reg r);
 void clike_bulk_functions(const clike *e, str *out);
 /* memory.c */
 bool clike_feeds_contraction(const clike *e, reg r);
