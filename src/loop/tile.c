@@ -1,7 +1,8 @@
 /* tile.c - writes the tiled form: every loop variable with a role gets a main loop over whole tiles and an exact-size tail;
  * every instruction is repeated for the copies of the variables it depends on, and only for those.
  *
- * In: scalar form with roles. Out: a new kernel. A copy is (offset, lanes); a tail of 7 at 8 lanes is the copies 4, 2, 1.
+ * In: scalar form with roles. Out: a new kernel. A copy is (offset, lanes); a tail of 7 at 8 lanes is the copies 4 and 4, which
+ * overlap by one, or 4, 2, 1 where each element counts once, as in sums.
  * Accumulators of a tiled reduction get one partial sum a copy, combined pairwise after the loop: the order does not depend on
  * the thread count. */
 #include "loop/build.h"
@@ -98,12 +99,33 @@ static copies main_copies(krole r) {
     return c;
 }
 
-static copies tail_copies(krole r, int64_t rest) {
+/* again: the last vector may begin in the one before it, and makes some of its elements once more. */
+static copies tail_copies(krole r, int64_t rest, bool again) {
     copies c = { 0 };
-    int64_t at = 0;
-    for (int w = r.lanes; w >= 1; w /= 2)
-        for (; rest - at >= w; at += w) c.at[c.n++] = (copy){ at, w };
+    int64_t at = 0, left = rest % r.lanes;
+    int w = r.lanes, pieces = 0;
+    for (int64_t n = left; n; n &= n - 1) pieces++;
+    for (; rest - at >= w; at += w) c.at[c.n++] = (copy){ at, w };
+    while (left && w / 2 >= left) w /= 2;
+    if (again && pieces > 1 && w <= rest) {
+        c.at[c.n++] = (copy){ rest - w, w };
+    } else if (again && pieces > 2) {
+        c.at[c.n++] = (copy){ at, w / 2 };
+        c.at[c.n++] = (copy){ rest - w / 2, w / 2 };
+    } else {
+        for (; w >= 1; w /= 2)
+            for (; rest - at >= w; at += w) c.at[c.n++] = (copy){ at, w };
+    }
     return c;
+}
+
+/* Whether elements may be made twice by neighbouring vectors of one tile: all of these read before any of them writes, so both
+ * make the same. */
+static bool makes_again(const kernel *k, int loop, int end) {
+    if (k->vars.at[k->ins.at[loop].var].reduce) return false;
+    for (int i = loop + 1; i < end; i++)
+        if (k->ins.at[i].op == K_SCATTER) return false;
+    return true;
 }
 
 /* One for each copy of whole tiles, and one for each narrower vector: what a run has none of stays what it begins with. */
@@ -128,7 +150,7 @@ static void plan_partials(tiler *t) {
         }
         if (extent >= step)
             for (int c = 0; c < r.unroll; c++) p->lanes[p->n++] = r.lanes;
-        copies tail = tail_copies(r, extent % step);
+        copies tail = tail_copies(r, extent % step, false);
         int wide = 0;
         for (int c = 0; c < tail.n; c++) {
             if (tail.at[c].lanes == r.lanes && wide++ < p->n && extent >= step) continue; /* joins a main copy */
@@ -529,7 +551,7 @@ static void tile_piece(tiler *t, int loop, int end, kvar major, int64_t lo, int6
         build_ends(t->o, 1);
     }
     if (rest == 0) return;
-    t->active[v] = tail_copies(role, rest);
+    t->active[v] = tail_copies(role, rest, makes_again(t->k, loop, end));
     tile_once(t, loop, end, major, lo + full * step, par);
 }
 
