@@ -246,7 +246,9 @@ static void check_scatter(checker *c, reg r, const kins *in) {
     if (in->mode > SCATTER_MIN) problem(c, r, "mode %d of a scatter does not exist", in->mode);
 }
 
-static bool may_fetch(kbuf_kind kind, bool to_write) { return to_write ? kind == KB_OUT : kind == KB_IN || kind == KB_LOCAL; }
+static bool may_fetch(kbuf_kind kind, bool to_write) {
+    return to_write ? kind == KB_OUT || kind == KB_INOUT : kind == KB_IN || kind == KB_LOCAL;
+}
 
 static void check_prefetch(checker *c, reg r, const kins *in) {
     if ((c->k->block_threads && in->mode != PREFETCH_L2) || in->mode > PREFETCH_WRITE || in->buf >= c->k->bufs.n ||

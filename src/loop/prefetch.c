@@ -5,7 +5,8 @@
  *
  * Results of short contractions are fetched before their sums are made: lines that are written in part are read first, one
  * after the other as the stores leave the core, which takes longer than the sums (the gradient of the weights of a convolution
- * 3x3 7x7x512, 49 terms: a tenth). */
+ * 3x3 7x7x512, 49 terms: a tenth). So is what sums are added to, or a parameter that they change: it is loaded where it is
+ * used, behind the sums, which need the registers. */
 #include "loop/loop.h"
 #include "loop/schedule.h"
 #include "machine/machine.h"
@@ -99,20 +100,72 @@ static bool is_contraction(const kernel *k, int loop, int end) {
     return false;
 }
 
-/* Lines of buffer `buf` that the straight line of code behind the loop writes. */
+/* Whether the load may go behind the stores from there to `to`: none of them writes what it reads. */
+static bool may_pass(const kernel *k, const kins *load, int from, int to) {
+    for (int i = from; i < to; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op != K_STORE || in->buf != load->buf) continue;
+        int64_t apart = in->idx.base - load->idx.base, lanes = load->lanes > in->lanes ? load->lanes : in->lanes;
+        bool known = load->lane_stride == 1 && in->lane_stride == 1 && affine_equal(affine_offset(load->idx, apart), in->idx);
+        if (!known || (apart < lanes && apart > -lanes)) return false;
+    }
+    return true;
+}
+
+/* Where the load before the loop is used first, in the straight line of code behind it; 0: in the loop, or elsewhere. */
+static int first_use_behind(const kernel *k, int load, int end) {
+    for (int i = load + 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        bool uses = in->a == (reg)load || in->b == (reg)load || in->c == (reg)load || in->dyn == (reg)load;
+        if (uses || (i > end && (in->op == K_LOOP || in->op == K_END))) return uses && i > end ? i : 0;
+    }
+    return 0;
+}
+
+/* Loads of buffer `buf` directly before the loop that are used behind it alone go to where they are used: in registers they
+ * would be in the way of sums. Returns how many. */
+static int sink_loads(kernel *k, int loop, int end, int buf) {
+    int n = 0, from = loop;
+    int *before = ARENA_ARRAY(k->a, int, k->ins.n); /* the instruction that it goes before, or 0 */
+    while (from > 1 && k->ins.at[from - 1].op != K_LOOP && k->ins.at[from - 1].op != K_END) from--;
+    for (int i = from; i < loop; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op != K_LOAD || in->buf != buf || in->dyn || in->mode || in->lanes < 2) continue;
+        int at = first_use_behind(k, i, end);
+        if (at && may_pass(k, in, i, at)) before[i] = at, n++;
+    }
+    if (!n) return 0;
+    kins *old = arena_copy(k->a, k->ins.at, sizeof(kins) * (size_t)k->ins.n);
+    reg *to = ARENA_ARRAY(k->a, reg, k->ins.n);
+    int n_ins = k->ins.n;
+    k->ins.n = from;
+    for (int i = 0; i < from; i++) to[i] = (reg)i;
+    for (int i = from; i < n_ins; i++) {
+        for (int j = from; j < loop && i > end; j++)
+            if (before[j] == i) to[j] = kernel_push(k, old[j]);
+        if (before[i]) continue;
+        kins in = old[i];
+        in.a = to[in.a], in.b = to[in.b], in.c = to[in.c], in.dyn = to[in.dyn];
+        to[i] = kernel_push(k, in);
+    }
+    return n;
+}
+
+/* Lines of buffer `buf` that the straight line of code behind the loop writes or reads. */
 static int list_results(const kernel *k, int end, int buf, kins *out) {
     int n = 0;
     for (int i = end + 1; i < k->ins.n && k->ins.at[i].op != K_LOOP && k->ins.at[i].op != K_END; i++) {
         const kins *in = &k->ins.at[i];
-        int64_t size = (int64_t)dtype_size((tn_dtype)in->dtype);
-        if (in->op != K_STORE || in->buf != buf || in->lane_stride != 1 || in->n_mask || in->dyn) continue;
+        bool reads = in->op == K_LOAD;
+        uint8_t type = reads ? in->src : in->dtype;
+        int64_t size = (int64_t)dtype_size((tn_dtype)type);
+        if ((in->op != K_STORE && !reads) || in->buf != buf || in->lane_stride != 1 || in->n_mask || in->dyn) continue;
         bool known = n == MOST_RESULTS;
         for (int r = 0; r < n && !known; r++) {
             int64_t apart = in->idx.base - out[r].idx.base;
-            known = out[r].buf == in->buf && apart >= 0 && apart * size < MACHINE_LINE_BYTES &&
-                    affine_equal(affine_offset(out[r].idx, apart), in->idx);
+            known = apart >= 0 && apart * size < MACHINE_LINE_BYTES && affine_equal(affine_offset(out[r].idx, apart), in->idx);
         }
-        if (!known) out[n++] = fetch(in, in->dtype, in->idx, PREFETCH_WRITE);
+        if (!known) out[n++] = fetch(in, type, in->idx, k->bufs.at[buf].kind == KB_IN ? PREFETCH_L1 : PREFETCH_WRITE);
     }
     return n;
 }
@@ -121,17 +174,18 @@ bool step_prefetch_results(kernel **kk, const loop_step *s, str *why) {
     kernel *k = *kk;
     int buf = step_buf(k, s, 0, why), any = 0;
     if (buf < 0) return false;
-    if (k->bufs.at[buf].kind != KB_OUT) return step_refuse(why, "b%d is no result", buf);
     for (int i = 1; i < k->ins.n; i++) {
         kins fetches[MOST_RESULTS];
         if (k->ins.at[i].op != K_LOOP || !k->vars.at[k->ins.at[i].var].reduce) continue;
         int end = kernel_loop_end(k, i);
         if (!is_contraction(k, i, end)) continue;
+        int sunk = sink_loads(k, i, end, buf);
+        i -= sunk, end -= sunk;
         int n = list_results(k, end, buf, fetches);
         if (n) loop_insert(k, i, fetches, n);
         i = end + n, any += n;
     }
-    return any || step_refuse(why, "b%d is not written in vectors behind the loop of a contraction", buf);
+    return any || step_refuse(why, "b%d is not read or written in vectors behind the loop of a contraction", buf);
 }
 
 bool step_prefetch_rows(kernel **kk, const loop_step *st, str *why) {

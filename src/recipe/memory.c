@@ -6,14 +6,16 @@ enum { MOST_TERMS = 512 };
 static uint64_t bytes_of(const kbuf *b) { return (uint64_t)b->elems * dtype_size((tn_dtype)b->dtype); }
 
 /* Lines of a large result are read first where they are written in part, as the stores leave the core, which takes longer than
- * a short contraction. Rows that leave the first cache take as long to come as the arithmetic of a norm, from the second one,
- * too. */
+ * a short contraction; and what sums are added to. Rows that leave the first cache take as long to come as the arithmetic of a
+ * norm, from the second one, too. */
 void recipe_prefetch(recipe *r) {
     const kernel *k = r->k;
     for (int b = 0; b < k->bufs.n; b++) {
         const kbuf *x = &k->bufs.at[b];
-        if (x->kind == KB_OUT && bytes_of(x) > (uint64_t)r->t->l2_bytes && k->flops <= 2 * MOST_TERMS * (uint64_t)x->elems)
-            recipe_try(r, "prefetch_results b%d", b);
+        bool is_afar = x->kind == KB_OUT
+                           ? bytes_of(x) > (uint64_t)r->t->l2_bytes && k->flops <= 2 * MOST_TERMS * (uint64_t)x->elems
+                           : !kbuf_is_local(x) && bytes_of(x) > (uint64_t)r->t->l1_bytes;
+        if (is_afar) recipe_try(r, "prefetch_results b%d", b);
     }
     if (k->bytes_read + k->bytes_written > (uint64_t)r->t->l1_bytes) recipe_try(r, "prefetch_rows");
 }
