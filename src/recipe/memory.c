@@ -1,7 +1,7 @@
 /* memory.c - what is fetched ahead, and what is written past the caches. In: tiled form. */
 #include "recipe/recipe.h"
 
-enum { MOST_TERMS = 512 };
+enum { MOST_TERMS = 512, LEAST_TERMS = 64 /* where a slice of a stack, which is new in each iteration, comes meanwhile */ };
 
 static uint64_t bytes_of(const kbuf *b) { return (uint64_t)b->elems * dtype_size((tn_dtype)b->dtype); }
 
@@ -12,9 +12,11 @@ void recipe_prefetch(recipe *r) {
     const kernel *k = r->k;
     for (int b = 0; b < k->bufs.n; b++) {
         const kbuf *x = &k->bufs.at[b];
-        bool is_afar = x->kind == KB_OUT
-                           ? bytes_of(x) > (uint64_t)r->t->l2_bytes && k->flops <= 2 * MOST_TERMS * (uint64_t)x->elems
-                           : !kbuf_is_local(x) && bytes_of(x) > (uint64_t)r->t->l1_bytes;
+        uint64_t work = (uint64_t)x->elems * 2;
+        bool is_afar = !kbuf_is_local(x) && bytes_of(x) > (uint64_t)r->t->l1_bytes;
+        if (x->kind == KB_OUT)
+            is_afar = is_afar && k->flops <= MOST_TERMS * work &&
+                      (bytes_of(x) > (uint64_t)r->t->l2_bytes || k->flops >= LEAST_TERMS * work);
         if (is_afar) recipe_try(r, "prefetch_results b%d", b);
     }
     if (k->bytes_read + k->bytes_written > (uint64_t)r->t->l1_bytes) recipe_try(r, "prefetch_rows");

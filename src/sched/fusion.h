@@ -8,6 +8,9 @@
 /* row_block.c: consecutive kernels of a plan for a CPU become one that goes by blocks of rows, where what lies between them
  * then stays in the caches and nothing takes longer. Before kernels have their schedules. */
 void fuse_row_blocks(plan *p, const target *t);
+/* loop_panels.c: matrices that all iterations of a loop multiply by are laid out once, before the loop, in a plan for a CPU.
+ * Before kernels have their schedules. */
+void lay_out_for_loops(plan *p, const target *t);
 /* attention_fusion.c: two contractions with a softmax between them become one kernel for a GPU, which never stores the scores.
  * Before fuse_vertically. */
 void fuse_attention(plan *p, const target *t);
