@@ -4,8 +4,8 @@
  * Its bodies begin with a copy of the body, behind which reverse mode goes as it does in a graph. That of a scan runs in the
  * other direction: it carries the adjoints of what is carried, and sums for what all iterations see. What an iteration of it
  * needs of the one that it goes back through is kept by the forward scan, as one more stacked result of the same body; or,
- * where that is cheap (elementwise work, movement) or asked for, computed again from what is kept. So the gradient is an if or
- * a scan like others, and has one itself. */
+ * where that is cheap (other elementwise work, movement) or asked for, computed again from what is kept. So the gradient is an
+ * if or a scan like others, and has one itself. */
 #include "grad/walk.h"
 #include "ir/region.h"
 
@@ -131,6 +131,7 @@ typedef struct gradient {
     reverse r;
     links kept[3]; /* carried, stacks, seen by all */
     val *back;     /* [r.c.end] from the copy to the body */
+    bool *dear;    /* [r.c.end] of the copy: it is kept */
     bool *needed;  /* [nodes] of the region: it is computed */
     bool *cut;     /* [nodes] of the region: its readers find it in a stack */
     VEC(val) todo;
@@ -154,10 +155,8 @@ static val stack_of(gradient *x, val u) {
     return proj(g, x->v, k);
 }
 
-/* What is kept, rather than computed again. */
-static bool is_dear(const gradient *x, val u) {
-    if (x->n.attr[SCAN_RECOMPUTE]) return false;
-    switch (op_get((op_code)graph_get(x->r.g, u)->op)->cls) {
+static bool is_dear_op(op_code op) {
+    switch (op_get(op)->cls) {
     case CL_REDUCE:
     case CL_ARG:
     case CL_DOT:
@@ -172,12 +171,35 @@ static bool is_dear(const gradient *x, val u) {
     }
 }
 
+static bool has_one_reader(const graph *g, val v) {
+    uint32_t u = graph_get(g, v)->first_use;
+    return u && !g->uses.at[u - 1].next;
+}
+
+/* What is kept, rather than computed again; and in place of it what an elementwise op makes of it, where nothing else needs it
+ * and that is no larger: then nothing of it is computed again, and both are one kernel. */
+static void find_dear(gradient *x) {
+    const graph *g = x->r.g;
+    x->dear = ARENA_ARRAY(g->a, bool, x->r.c.end);
+    if (x->n.attr[SCAN_RECOMPUTE]) return;
+    for (val w = 1; w < x->r.c.end; w++) {
+        const node *n = graph_get(g, w);
+        if (!x->back[w] || n->op == OP_param) continue;
+        x->dear[w] = is_dear_op((op_code)n->op);
+        for (int i = 0; i < n->n_in && op_is_elementwise((op_code)n->op); i++) {
+            val in = n->in[i];
+            x->dear[w] |= in < x->r.c.end && x->dear[in] && has_one_reader(g, in) && graph_elems(g, in) == graph_elems(g, w) &&
+                          dtype_size((tn_dtype)n->dtype) <= dtype_size((tn_dtype)graph_get(g, in)->dtype);
+        }
+    }
+}
+
 /* What is needed for value v: its operands, unless they are kept. A proj needs the op itself. */
 static void look_at(gradient *x, val v) {
     graph *g = x->r.g;
     for (int i = 0; i < graph_get(g, v)->n_in; i++) {
         val w = graph_get(g, v)->in[i], u = w < x->r.c.end ? x->back[w] : 0;
-        bool dear = u && graph_get(g, v)->op != OP_proj && graph_get(g, u)->op != OP_param && is_dear(x, u);
+        bool dear = u && graph_get(g, v)->op != OP_proj && x->dear[w];
         bool *seen = dear ? x->cut : x->needed;
         if (seen[w]) continue;
         seen[w] = true;
@@ -191,6 +213,7 @@ static void look_at(gradient *x, val v) {
 static void find_needed(gradient *x, const val *out, int n_out) {
     graph *g = x->r.g;
     size_t n = (size_t)g->nodes.n;
+    find_dear(x);
     x->needed = ARENA_ARRAY(g->a, bool, n), x->cut = ARENA_ARRAY(g->a, bool, n);
     for (int k = 0; k < n_out; k++) {
         if (!x->needed[out[k]]) VEC_PUSH(g->a, &x->todo, out[k]);

@@ -221,7 +221,32 @@ static void test_wrong(void **state) {
     }
 }
 
+/* Gradients through time keep the last of what elementwise ops make of a product: of an RNN its states, which are its results,
+ * beside the states before; of an LSTM the gates' sums, of which several read parts. What the steps add is not read again. */
+static void test_kept(void **state) {
+    (void)state;
+    static const struct {
+        int kind;
+        const char *has; /* the reverse loop: adjoints of the steps, and what is kept of them */
+    } of[] = { { 0, "carry=1 steps=2 length=4 reverse" }, { 2, "carry=2 steps=3 length=4 reverse" } };
+    for (size_t i = 0; i < COUNT_OF(of); i++) {
+        tn_ctx *ctx = test_ctx();
+        tn_graph *g = tn_graph_new(ctx, "rnn");
+        tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(T, B, I)), y, d;
+        y = of[i].kind ? tn_nn_lstm(x, H, "r", (tn_nn_rnn_opts){ 0 }) : tn_nn_rnn(x, H, "r", (tn_nn_rnn_opts){ 0 });
+        char *text;
+        assert_int_equal(tn_grad(tn_sum(tn_mul(y, y), TN_INTS(0, 1, 2), 0), &x, 1, &d), TN_OK);
+        tn_output(d, "d");
+        assert_int_equal(tn_graph_print(g, &text), TN_OK);
+        if (!strstr(text, of[i].has)) fail_msg("kind %d keeps other values:\n%s", of[i].kind, text);
+        tn_string_free(ctx, text);
+        tn_graph_free(g);
+        tn_ctx_free(ctx);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_layers), cmocka_unit_test(test_wrong) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_layers), cmocka_unit_test(test_kept),
+                                        cmocka_unit_test(test_wrong) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
