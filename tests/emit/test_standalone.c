@@ -3,9 +3,10 @@
  *
  * Labels: random
  * Files for OpenCL are run by the device that there is (PoCL, a GPU); those for CUDA are compiled where there is nvcc, and run
- * where there is a GPU, too. Compilers: cc -O1 (any x86-64) and clang where there is one, which take every graph, g++ and cc
- * -O2 -march=native, and cc with the sanitizers for what C leaves undefined. TENON_FUZZ_SEEDS: one random graph for 10 of them,
- * one random training step for 40, and one graph for 64 by the sanitizers (default 40, 10 and 25). */
+ * where there is a GPU, too. Compilers: cc (any x86-64) and clang where there is one, which take every graph, the one with -O1
+ * and the other with -O0 in turns, g++ and cc -O2 -march=native, and cc with the sanitizers for what C leaves undefined.
+ * TENON_FUZZ_SEEDS: one random graph for 10 of them, one random training step for 40, and one graph for 64 by the sanitizers
+ * (default 40, 10 and 25). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -414,34 +415,38 @@ static graph *named_graph(arena *a, uint64_t seed, const randgraph_opts *o) {
     return g;
 }
 
-/* Graphs first, first + 1 .. in the forms in turns, by the compilers: a main for some of them at a time. */
+/* Graphs first, first + 1 .. in the forms in turns, by the compilers: a main for some of them at a time. Of two sets
+ * of compilers each is for every second main. */
 static void check_many(arena *a, const graph *const *g, int n, uint64_t first, const char *const *compiler,
-                       size_t n_compilers) {
+                       const char *const *other, size_t n_compilers) {
     enum { AT_ONCE = 10 };
     arena some_of;
     arena_child(&some_of, a);
     for (int i = 0; i < n; i += AT_ONCE) {
         int some = n - i < AT_ONCE ? n - i : AT_ONCE, fusion = (int)((first + (uint64_t)i / AT_ONCE) % 4);
-        check_steps(&some_of, g + i, some, first + (uint64_t)i, fusion, false, compiler, n_compilers);
+        const char *const *how = i / AT_ONCE % 2 ? other : compiler;
+        check_steps(&some_of, g + i, some, first + (uint64_t)i, fusion, false, how, n_compilers);
         arena_reset(&some_of);
     }
 }
 
 ARENA_TEST(test_random_graphs) {
-    static const char *const strict[] = { "cc -std=c99 -O1" STRICT, "clang -std=c99 -O1 -march=native" STRICT };
+    static const char *const strict[] = { "cc -std=c99 -O1" STRICT, "clang -std=c99 -O0 -march=native" STRICT };
+    static const char *const turned[] = { "cc -std=c99 -O0" STRICT, "clang -std=c99 -O1 -march=native" STRICT };
     uint64_t first, n = (fuzz_seeds(400, &first) + 9) / 10, few = (n + 19) / 20;
     const graph **g = ARENA_ARRAY(a, const graph *, (int)n);
     for (uint64_t i = 0; i < n; i++) g[i] = named_graph(a, first + i, NULL);
-    check_many(a, g, (int)n, first, strict, some_compilers(2));
-    check_many(a, g, (int)few, first + 1, compilers, n_compilers());
+    check_many(a, g, (int)n, first, strict, turned, some_compilers(2));
+    check_many(a, g, (int)few, first + 1, compilers, compilers, n_compilers());
     print_message("count: %llu random graphs exported as C, compiled by cc%s, run and compared\n", (unsigned long long)n,
                   some_compilers(2) > 1 ? " and clang" : "");
 }
 
 /* Networks with their gradients and an optimiser that changes states; not the largest, for the sake of the compilers. */
 ARENA_TEST(test_random_training) {
-    enum { MOST_VALUES = 400 };
-    static const char *const strict[] = { "cc -std=c99 -O1 -march=native" STRICT, "clang -std=c99 -O1 -march=native" STRICT };
+    enum { MOST_VALUES = 300 };
+    static const char *const strict[] = { "cc -std=c99 -O1 -march=native" STRICT, "clang -std=c99 -O0 -march=native" STRICT };
+    static const char *const turned[] = { "cc -std=c99 -O0 -march=native" STRICT, "clang -std=c99 -O1 -march=native" STRICT };
     uint64_t first, n = (fuzz_seeds(400, &first) + 39) / 40;
     const graph **g = ARENA_ARRAY(a, const graph *, (int)n);
     int n_found = 0;
@@ -451,7 +456,7 @@ ARENA_TEST(test_random_training) {
         net->name = arena_printf(a, "t%llu", (unsigned long long)seed);
         if (trains && net->nodes.n <= MOST_VALUES) g[n_found++] = net;
     }
-    check_many(a, g, (int)n, first, strict, some_compilers(2));
+    check_many(a, g, (int)n, first, strict, turned, some_compilers(2));
     print_message("count: %llu random training steps exported as C, compiled by cc%s, run and compared\n",
                   (unsigned long long)n, some_compilers(2) > 1 ? " and clang" : "");
 }
