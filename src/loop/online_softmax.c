@@ -15,7 +15,7 @@
  * could not mend; a row of such scores alone ends as 0 / 0, the NaN that softmax has there.
  *
  * narrow: where the weights that the second contraction takes are f16 or bf16 in the kernel, they are so here, too, in a buffer
- * of their own; the sums are of the f32 as ever.
+ * of their own, and their exponentials are approximate; the sums are of the f32 as ever.
  *
  * Order-changing: sums are taken tile by tile, and the factor of a row goes behind its sum. All memory is the kernel's. */
 #include "loop/build.h"
@@ -419,8 +419,17 @@ static void write_before(row *w) {
     }
 }
 
+/* Exponentials from instruction i on make numbers that are rounded where they are multiplied with. */
+static void approximate_from(row *w, int i) {
+    for (; i < w->o->ins.n && w->weight_dtype != TN_F32; i++) {
+        kins *in = &w->o->ins.at[i];
+        if (in->op == K_ALU && in->alu == OP_exp && in->dtype == TN_F32) in->mode = ALU_APPROXIMATE;
+    }
+}
+
 static void write_scores(row *w, int which) {
     const nest *n = w->scores[which];
+    int begin = w->o->ins.n;
     begin_nest(w, "i", w->tile, false);
     for (int i = n->loop + 1; i < n->end; i++) {
         if (w->to[i]) continue;
@@ -432,6 +441,7 @@ static void write_scores(row *w, int which) {
             copy_at(w, i, var_of(w, n));
     }
     build_ends(w->o, 1);
+    approximate_from(w, begin);
 }
 
 /* The new maximum, what is subtracted for it, and by what the sums so far shrink. */
@@ -451,6 +461,7 @@ static void write_maximum(row *w, reg *old) {
 /* Every value that is summed or multiplied with, once. */
 static void write_weights(row *w) {
     reg of[MOST_SUMS + 1];
+    int begin = w->o->ins.n;
     for (int s = 0; s < w->n_sums; s++) of[s] = resolve(w, w->sum_of[s]);
     of[w->n_sums] = w->weight;
     begin_nest(w, "j", w->tile, false);
@@ -468,6 +479,7 @@ static void write_weights(row *w) {
         store(w, w->weight_buf[s], w->at, in_tail(w, emit(w, of[s]), 0));
     }
     build_ends(w->o, 1);
+    approximate_from(w, begin);
 }
 
 static void write_sum(row *w, int s, reg total) {
