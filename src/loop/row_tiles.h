@@ -88,6 +88,7 @@ typedef struct rt_writer {
     reg zeros, broken;    /* 0 times what skipped tiles would have multiplied with */
     const rt_nest *tiles; /* matrix: the serial loop that is written, .. */
     affine tile, stage;   /* .. its iteration, and which of two stages has the operands */
+    reg *sums;            /* [nests] matrix: of products that have begun */
 } rt_writer;
 
 static inline affine rt_bits_of(const rt_writer *w, int lo, int hi) { /* bits [lo, hi) of the thread's number */
@@ -109,7 +110,8 @@ void rt_matrix_buffers(rt_writer *w);
  * to that stage. */
 void rt_matrix_copy(rt_writer *w, bool moving, affine tile, bool bounded, affine stage);
 void rt_matrix_copy_nest(rt_writer *w, const rt_nest *n); /* RT_COPY */
-/* Sums that begin with what is computed already, if anything; their pairs are in the registers of n->acc then. */
+/* Sums that begin with what is computed already, if anything; their pairs are in the registers of n->acc then. Products behind
+ * it begin with it where they need nothing of this tile. */
 void rt_matrix_product(rt_writer *w, const rt_nest *n);
 
 #endif

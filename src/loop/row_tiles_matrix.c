@@ -291,10 +291,18 @@ static void put_fragments(rt_writer *w, const rt_nest *n, reg *out) {
                                            .first_lane = KERNEL_FRAGMENT * q });
 }
 
-void rt_matrix_product(rt_writer *w, const rt_nest *n) {
+/* What its operands are made of is there before its tile begins. */
+static bool is_ready(const row_tiles *w, const rt_nest *n) {
+    const rt_nest *copy = n->side[0].value ? NULL : copy_of(w, n->side[0].buf);
+    bool ready = n->side[0].value || (n->side[0].buf >= 0 && copy && !copy->tiles);
+    for (int i = n->loop + 1; i < n->inner; i++) ready &= rt_ins(w, i)->op != K_UPD;
+    return ready;
+}
+
+static void begin_product(rt_writer *w, const rt_nest *n, reg *begun) {
     const rt_operand *a = &n->side[0], *b = &n->side[1];
     kernel *o = w->o;
-    reg fragments[2 * KERNEL_MATRIX / KERNEL_MATRIX_STEPS] = { 0 }, sums = begin_sums(w, n);
+    reg fragments[2 * KERNEL_MATRIX / KERNEL_MATRIX_STEPS] = { 0 }, sums = *begun = begin_sums(w, n);
     int steps = (int)(up(a->steps, KERNEL_MATRIX_STEPS) / KERNEL_MATRIX_STEPS);
     bool in_registers = a->buf < 0, moving = gpu_any_uses(w->w->k, b->needed, w->tiles->v);
     affine first = affine_scale(o->a, rt_bits_of(w, 7, w->log_threads), KERNEL_MATRIX * KERNEL_MATRIX),
@@ -305,9 +313,23 @@ void rt_matrix_product(rt_writer *w, const rt_nest *n) {
         reg y = put_matrix(w, b, second, rows_of(w->w, n, 1), q);
         kernel_push(o, (kins){ .op = K_MMA, .dtype = TN_F32, .lanes = o->ins.at[sums].lanes, .c = sums, .a = x, .b = y });
     }
-    kernel_push(o, (kins){ .op = K_ASYNC, .mode = ASYNC_PRODUCTS });
+}
+
+void rt_matrix_product(rt_writer *w, const rt_nest *n) {
+    const row_tiles *t = w->w;
+    int self = (int)(n - t->nests.at), later = 0;
+    bool early = is_ready(t, n);
+    if (!w->sums[self]) {
+        begin_product(w, n, &w->sums[self]);
+        for (int i = self + 1; i < t->nests.n && early; i++) /* units work on while this one's sums are made scores of */
+            if (t->nests.at[i].kind == RT_PRODUCT && is_ready(t, &t->nests.at[i]))
+                begin_product(w, &t->nests.at[i], &w->sums[i]);
+    }
+    for (int i = self + 1; i < t->nests.n; i++) later += w->sums[i] != 0;
+    kernel_push(w->o, (kins){ .op = K_ASYNC, .mode = ASYNC_PRODUCTS, .pending = later });
     for (int g = 0; g < n->grid_blocks; g++)
-        for (int row = 0; row < w->w->tr; row++)
-            rt_at_place(w, row, g)[n->acc] =
-                kernel_push(o, (kins){ .op = K_LANES, .dtype = TN_F32, .lanes = 2, .a = sums, .first_lane = 4 * g + 2 * row });
+        for (int row = 0; row < t->tr; row++)
+            rt_at_place(w, row, g)[n->acc] = kernel_push(
+                w->o, (kins){ .op = K_LANES, .dtype = TN_F32, .lanes = 2, .a = w->sums[self], .first_lane = 4 * g + 2 * row });
+    w->sums[self] = 0;
 }

@@ -694,6 +694,7 @@ kernel *row_tiles_write(row_tiles *t) {
         if (t->nests.at[i].grid_blocks > w.most_blocks) w.most_blocks = t->nests.at[i].grid_blocks;
     w.to = ARENA_ARRAY(k->a, reg *, t->tr * w.most_blocks);
     for (int i = 0; i < t->tr * w.most_blocks; i++) w.to[i] = ARENA_ARRAY(k->a, reg, k->ins.n);
+    w.sums = ARENA_ARRAY(k->a, reg, t->nests.n + 1);
     make_buffers(&w);
     w.wrote = ARENA_ARRAY(k->a, bool, o->bufs.n + 2), w.read = ARENA_ARRAY(k->a, bool, o->bufs.n + 2);
     int opened = open_groups(&w);

@@ -17,6 +17,7 @@
 #include "drive/drive.h"
 #include "machine/machine.h"
 #include "emit/emit.h"
+#include "grad/grad.h"
 #include "rt/nvrtc.h"
 #include "support/support.h"
 
@@ -389,14 +390,25 @@ static void compile_products(const char *source, const char *what, int whole) {
     }
 }
 
-/* The same by matrix units. */
+/* And the gradients of a weighted sum of its result. */
+static void add_gradients(graph *g) {
+    val x[3], out[3], y = g->outputs.at[0].v;
+    for (int i = 0; i < 3; i++) x[i] = g->inputs.at[i];
+    val loss = graph_binary(g, OP_mul, graph_cast(g, y, TN_F32), graph_cast(g, x[0], TN_F32));
+    grad_build(g, graph_reshape(g, graph_reduce(g, OP_sum, loss, 7), 0, NULL), x, 3, out);
+    for (int i = 0; i < 3; i++) graph_output(g, (const char *[]){ "dq", "dk", "dv" }[i], out[i]);
+}
+
+/* The same by matrix units. Where gradients are made, the products of scores begin together. */
 static void test_attention_by_units(void **state) {
     (void)state;
     static const struct {
         const char *type;
         int64_t n[3];
-    } cases[] = { { "bf16", { 96, 1024, 64 } }, { "f16", { 8, 1000, 64 } }, { "bf16", { 16, 8192, 128 } },
-                  { "bf16", { 2, 500, 128 } },  { "f16", { 64, 300, 40 } }, { "bf16", { 200, 1024, 32 } } };
+        bool gradients;
+    } cases[] = { { "bf16", { 96, 1024, 64 }, true }, { "f16", { 16, 2048, 128 }, true }, { "bf16", { 96, 1024, 64 } },
+                  { "f16", { 8, 1000, 64 } },         { "bf16", { 16, 8192, 128 } },      { "bf16", { 2, 500, 128 } },
+                  { "f16", { 64, 300, 40 } },         { "bf16", { 200, 1024, 32 } } };
     need_nvrtc();
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         arena a;
@@ -411,9 +423,12 @@ static void test_attention_by_units(void **state) {
         gpu.resident_threads = 132 << 10, gpu.shared_most = 227 << 10;
         tn_compile_opts o = TN_COMPILE_DEFAULTS;
         o.fusion = 3, o.check = 1;
-        plan *p = pipeline_run(graph_parse(&a, text, strlen(text), "attention"), &a, &o, &gpu);
+        graph *g = graph_parse(&a, text, strlen(text), "attention");
+        if (cases[i].gradients) add_gradients(g);
+        plan *p = pipeline_run(g, &a, &o, &gpu);
         emit_gpu(p, GPU_CUDA, &source);
-        assert_int_equal(p->kernels.n, 1);
+        if (!cases[i].gradients) assert_int_equal(p->kernels.n, 1);
+        assert_int_equal(cases[i].gradients, strstr(source.s, "wait_products<1>") != NULL);
         assert_non_null(strstr(source.s, "multiply_rows_"));
         compile_products(source.s, arena_printf(&a, "case %zu", i), 80);
         arena_fini(&a);

@@ -51,7 +51,7 @@ typedef struct used_op { /* elementwise op instantiated for a type and lane coun
     uint8_t op, src, lanes;
 } used_op;
 typedef struct used_product { /* of matrix units: columns are twice as many as lanes; turned: rows lie along memory */
-    uint8_t dtype, lanes, a_turned, b_turned, fragment; /* fragment: the rows come in registers */
+    uint8_t dtype, lanes, a_turned, b_turned, fragment, first; /* fragment: the rows come in registers; first: sums begin */
 } used_product;
 typedef struct named_base { /* the address of load `first` less its constant, p<first> in the text */
     reg first;

@@ -90,9 +90,9 @@ static const char warps[] = "#ifndef WARPGROUPS\n" MATRIX_LOAD MATRIX_WARP("bf16
 static const char fragments[] = MATRIX_FRAGMENT("bf16") MATRIX_FRAGMENT("f16");
 
 static const char *product_name(const used_product *u, arena *a) {
-    return u->fragment
-               ? arena_printf(a, "multiply_rows_%s_%d_%d", dtype_name((tn_dtype)u->dtype), u->lanes, u->b_turned)
-               : arena_printf(a, "multiply_%s_%d_%d%d", dtype_name((tn_dtype)u->dtype), u->lanes, u->a_turned, u->b_turned);
+    return u->fragment ? arena_printf(a, "multiply_rows_%s_%d_%d", dtype_name((tn_dtype)u->dtype), u->lanes, u->b_turned)
+                       : arena_printf(a, "%s_%s_%d_%d%d", u->first ? "begin" : "multiply", dtype_name((tn_dtype)u->dtype),
+                                      u->lanes, u->a_turned, u->b_turned);
 }
 
 /* The same with rows in registers. */
@@ -123,14 +123,15 @@ static void print_function(const used_product *u, str *out) {
     str_addf(out, "INL void %s(float (&c)[%d], uint64_t a, uint64_t b) {\n#ifdef WARPGROUPS\n", product_name(u, out->a),
              u->lanes);
     str_addf(out,
-             "    asm volatile(\"{ .reg .pred p; setp.ne.b32 p, 1, 0;\\n\"\n"
+             "    asm volatile(\"{ .reg .pred p; setp.ne.b32 p, %d, 0;\\n\"\n"
              "        \"wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {",
-             2 * u->lanes, type, type);
+             !u->first, 2 * u->lanes, type, type);
     for (int i = 0; i < u->lanes; i++) str_addf(out, "%s%%%d", i ? "," : "", i);
     str_addf(out, "}, %%%d, %%%d, p, 1, 1, %d, %d; }\"\n        : ", u->lanes, u->lanes + 1, u->a_turned, u->b_turned);
-    for (int i = 0; i < u->lanes; i++) str_addf(out, "%s\"+f\"(c[%d])", i ? "," : "", i);
-    str_addf(out, " : \"l\"(a), \"l\"(b));\n#else\n    multiply_%s_warp<%d, %d>(c, (uint32_t)a, (uint32_t)b);\n#endif\n}\n",
-             type, u->a_turned, u->b_turned);
+    for (int i = 0; i < u->lanes; i++) str_addf(out, "%s\"%cf\"(c[%d])", i ? "," : "", u->first ? '=' : '+', i);
+    str_add(out, " : \"l\"(a), \"l\"(b));\n#else\n");
+    if (u->first) str_addf(out, "    for (int i = 0; i < %d; i++) c[i] = 0;\n", u->lanes);
+    str_addf(out, "    multiply_%s_warp<%d, %d>(c, (uint32_t)a, (uint32_t)b);\n#endif\n}\n", type, u->a_turned, u->b_turned);
 }
 
 void clike_matrix_functions(const clike *e, str *out) {
@@ -166,12 +167,23 @@ static bool follows(const clike *e, reg r, int direction) {
     return r > 0 && r < (reg)e->k->ins.n && e->k->ins.at[r].op == K_MMA;
 }
 
+/* Whether the sums are 0 before multiply r, as they began. */
+static bool is_first(const kernel *k, const kins *in, reg r) {
+    for (reg i = in->c + 1; i < r; i++) {
+        const kins *x = &k->ins.at[i];
+        if (x->op == K_LOOP || x->op == K_END || ((x->op == K_MMA || x->op == K_PUT || x->op == K_UPD) && x->c == in->c))
+            return false;
+    }
+    return k->ins.at[in->c].op == K_ACC && k->ins.at[in->c].imm == 0;
+}
+
 void clike_multiply(clike *e, const kins *in, reg r) {
     const kins *a = &e->k->ins.at[in->a], *b = &e->k->ins.at[in->b];
     bool fragment = a->op == K_FRAGMENT;
     used_product u = { .dtype = e->k->bufs.at[b->buf].dtype,
                        .lanes = in->lanes,
                        .fragment = fragment,
+                       .first = !fragment && is_first(e->k, in, r),
                        .a_turned = !fragment && a->mode == MN_MAJOR,
                        .b_turned = b->mode == MN_MAJOR };
     int known = 0;
@@ -192,15 +204,34 @@ static bool is_in_scope(const kernel *k, reg i, reg r) {
     return i < r && depth >= 0;
 }
 
-/* What reads sums behind the wait r for all products must not be moved before it. Kernels beside each other have sums of their
- * own. */
-static void settle(clike *e, reg r) {
+/* Whether a wait between multiply i and instruction r, in the same block, is for it: as many groups as that one leaves under
+ * way come behind i's. */
+static bool is_waited_for(const clike *e, reg i, reg r) {
+    int depth = 0;
+    int64_t later = 0;
+    for (reg j = i + 1; j < r && depth >= 0; j++) {
+        const kins *in = &e->k->ins.at[j];
+        depth += (in->op == K_LOOP) - (in->op == K_END);
+        if (depth) continue;
+        if (in->op == K_MMA && !follows(e, j, -1)) later++;
+        if (in->op == K_ASYNC && in->mode == ASYNC_PRODUCTS && in->pending <= later) return true;
+    }
+    return false;
+}
+
+/* What reads sums behind the wait r must not be moved before it. Not those of the last groups, which it leaves under way, nor
+ * those of an earlier wait: they are as they were, and may be gone. Kernels beside each other have sums of their own. */
+static void settle(clike *e, const kins *wait, reg r) {
     bool *seen = ARENA_ARRAY(e->out->a, bool, e->k->ins.n);
-    for (int i = 1; i < e->k->ins.n; i++) {
+    int64_t pending = wait->pending;
+    reg to = pending ? r : (reg)e->k->ins.n;
+    for (reg i = r; i > 0 && pending; i--)
+        if (e->k->ins.at[i].op == K_MMA) seen[e->k->ins.at[i].c] = true, pending -= !follows(e, i, -1), to = i;
+    for (reg i = to - 1; i > 0; i--) { /* the last multiply of each */
         const kins *in = &e->k->ins.at[i];
         if (in->op != K_MMA || seen[in->c] || !is_in_scope(e->k, in->c, r)) continue;
-        str_addf(e->out, " settle(v%u);", in->c);
         seen[in->c] = true;
+        if (i > r || !is_waited_for(e, i, r)) str_addf(e->out, " settle(v%u);", in->c);
     }
 }
 
@@ -214,6 +245,6 @@ void clike_async(clike *e, const kins *in, reg r) {
         str_add(e->out, "wait_all_copies();");
     else
         str_addf(e->out, "wait_products<%lld>();", (long long)in->pending);
-    if (in->mode == ASYNC_PRODUCTS && !in->pending) settle(e, r);
+    if (in->mode == ASYNC_PRODUCTS) settle(e, in, r);
     str_add(e->out, "\n");
 }
