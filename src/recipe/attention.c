@@ -12,12 +12,27 @@ typedef struct sizes {
     double outer;                       /* iterations of the loops around the rows */
     int64_t rows, keys, steps, columns; /* steps: of a score, or of several together */
     int scores;                         /* contractions that make them */
+    int numbers;                        /* loads of what each key has one of */
     bool skips;                         /* a comparison of indices throws scores away */
 } sizes;
 
 typedef struct shape {
     int block, down, across, tile;
 } shape;
+
+/* Loads of f32 that nests of the scores have outside of their contractions, each of one number a key. */
+static int count_numbers(const kernel *k, int64_t keys) {
+    int found = 0, depth = 0;
+    kvar key = -1;
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        depth += (in->op == K_LOOP) - (in->op == K_END);
+        if (in->op == K_LOOP && depth == gpu_outer_loops(k) + 1) key = in->hi == keys ? in->var : -1;
+        found += in->op == K_LOAD && depth == gpu_outer_loops(k) + 1 && key >= 0 && in->src == TN_F32 &&
+                 k->bufs.at[in->buf].kind == KB_IN && affine_coef(in->idx, key) == 1;
+    }
+    return found;
+}
 
 /* Of the last contraction, and those before it, which make scores; false: there are none, or too many. */
 static bool find_sizes(const kernel *k, sizes *out) {
@@ -48,6 +63,7 @@ static bool find_sizes(const kernel *k, sizes *out) {
         if (columns[i] != out->keys) return false;
         out->steps += steps[i];
     }
+    out->numbers = count_numbers(k, out->keys);
     return true;
 }
 
@@ -127,24 +143,25 @@ static double matrix_work(const sizes *z, const shape *s, double columns) {
     return 5.0 * z->scores * s->tile + columns + 4 * copies + 150;
 }
 
-/* Nanoseconds; INFINITY where the shape does not fit. Measured on an H200: a multiprocessor issues 0.55 of what it could; a
- * warpgroup alone waits for itself three quarters of the time. A tile that is skipped takes a seventh of one that is not, since
- * what it would multiply with is looked at. */
+/* Nanoseconds; INFINITY where the shape does not fit. Measured on an H200, shapes of 64 and 128 rows and keys: the warps'
+ * instructions, the units, and half of what comes from the second level (24 bytes a cycle) take their time one after the other,
+ * the more so the fewer thread blocks a multiprocessor has at a time: those of one wait for each other. A tile that is skipped
+ * takes a seventh of one that is not, since what it would multiply with is looked at. */
 static double matrix_cost_of(const sizes *z, const shape *s, const target *t) {
     const machine *m = machine_row_of(t);
     double columns = KERNEL_MATRIX_STEPS, threads = s->down * s->across;
     while (columns < (double)z->columns) columns *= 2;
     double steps = ceil((double)z->steps / KERNEL_MATRIX) * KERNEL_MATRIX,
-           bytes = 2 * (s->block * steps + 2.0 * s->tile * (steps + fmax(columns, KERNEL_MATRIX)));
-    double registers = (0.25 + 0.5 * z->scores) * s->tile + columns / 2 + 70,
+           moved = 2.0 * s->tile * (steps + fmax(columns, KERNEL_MATRIX)), bytes = 2 * (s->block * steps + moved);
+    double registers = (0.3 + 0.5 * z->scores + 0.45 * z->numbers) * s->tile + 0.4 * columns + 19,
            held = fmax((double)t->shared_most, 4 * (double)t->shared_bytes);
-    if (bytes > (double)target_shared_most(t) || threads > t->block_threads || registers > 240) return INFINITY;
+    if (bytes > (double)target_shared_most(t) || threads > t->block_threads || registers > 255) return INFINITY;
     double room = fmax(1, fmin(floor(held / bytes), floor((double)m->registers / (registers * threads))));
     double cores = fmax(1, floor((double)t->resident_threads / 1024)), blocks = z->outer * ceil((double)z->rows / s->block);
     double groups = threads / KERNEL_WARPGROUP, tiles = ceil((double)z->keys / s->tile), work = matrix_work(z, s, columns);
     double units = 2.0 * KERNEL_MATRIX * s->tile * ((double)z->steps + columns) / m->matrix_f16;
-    double counted = z->skips ? 0.57 * tiles + 0.5 : tiles, at_once = fmin(room, ceil(blocks / cores)) * groups;
-    double step = fmax(fmax(work / 0.55, units / 0.7), 4 * work / at_once); /* of a warpgroup, when all are at work */
+    double counted = z->skips ? 0.57 * tiles + 0.5 : tiles, at_once = fmin(room, ceil(blocks / cores));
+    double step = (work + units + moved / 2 / 24 / groups) * (1 + 1 / (at_once * at_once)); /* of a warpgroup */
     double alone = tiles * work * (3 + groups), all = ceil(blocks / cores) * groups * counted * step;
     return (fmax(alone, all) + 2500) / m->ghz + m->after_ns;
 }
