@@ -6,15 +6,17 @@
  * is read off the sorted key. Values of 64 bits are sorted twice, by their lower and then by their upper 32 bits.
  *
  * The network is laid out so that exchanges meet along an outer axis: the sequence is cut into columns, which lie side by side
- * in memory and are sorted all at once; then columns are merged two by two. Where a sequence is one column in the end, small
- * strides are done on its transpose. */
+ * in memory and are sorted all at once; then columns are merged two by two, of many keys the second one sorted from
+ * its end. Where a sequence is one column in the end, small strides are done on its transpose. */
 #include "api/api.h"
 
 #define FAIL(g, ...) guard_fail((g)->a->gd, __VA_ARGS__)
 
 enum {
     LANES = 16 /* neighbours in memory that make an exchange fast */,
-    TOGETHER = 4 /* elements of exchanges done at once */
+    TOGETHER = 4,      /* elements of exchanges done at once, .. */
+    MOST_TOGETHER = 8, /* .. and where the keys are so many that each pass over them waits for memory */
+    MANY_KEYS = 1 << 17
 };
 static const double WORD = 4294967296.0; /* values of 32 bits */
 
@@ -58,6 +60,8 @@ static void exchange(graph *g, val *slice, int n) {
         }
 }
 
+static int most_together(keys k) { return k.outer * k.length * k.inner < MANY_KEYS ? TOGETHER : MOST_TOGETHER; }
+
 /* Bitonic runs of `run` keys become sorted: exchanges at strides run / 2 .. 1. */
 static keys sort_runs(graph *g, keys k, int64_t run) {
     for (int64_t stride = run / 2; stride >= 1;) {
@@ -70,10 +74,10 @@ static keys sort_runs(graph *g, keys k, int64_t run) {
             k.at = graph_permute(g, graph_reshape(g, t.at, 2, (int64_t[]){ row, blocks }), (int64_t[]){ 1, 0 });
             return k;
         }
-        int n = 2;
-        while (n < TOGETHER && stride > 1 && (stride / 2 * k.inner >= LANES || blocks < LANES)) n *= 2, stride /= 2;
+        int n = 2, most = most_together(k);
+        while (n < most && stride > 1 && (stride / 2 * k.inner >= LANES || blocks < LANES)) n *= 2, stride /= 2;
         blocks = k.outer * k.length / (n * stride);
-        val x = reshape4(g, k.at, 1, blocks, n, stride * k.inner), slice[TOGETHER];
+        val x = reshape4(g, k.at, 1, blocks, n, stride * k.inner), slice[MOST_TOGETHER];
         for (int i = 0; i < n; i++) slice[i] = part(g, x, 2, i, 1);
         exchange(g, slice, n);
         k.at = graph_concat(g, slice, n, 2);
@@ -82,21 +86,58 @@ static keys sort_runs(graph *g, keys k, int64_t run) {
     return k;
 }
 
-/* a and b, [r, n, c], are sorted along n: so are the result's [r, 2n, c] halves, bitonic each, the lower ones first. */
-static val join(graph *g, val a, val b, int axis) {
-    uint64_t turn = (uint64_t)1 << axis;
-    b = graph_flip(g, b, turn);
-    val low = graph_binary(g, OP_min, a, b), high = graph_flip(g, graph_binary(g, OP_max, a, b), turn);
-    return graph_concat(g, (val[]){ low, high }, 2, axis);
+/* The second half of the entries of the last axis, turned round: what is sorted of them then lies the other way. */
+static val turn_half(graph *g, val x) {
+    int64_t dims[4];
+    memcpy(dims, graph_get(g, x)->dims, sizeof dims);
+    val first = binary(g, OP_lt, graph_iota(g, TN_I64, 4, dims, 3), (double)(dims[3] / 2));
+    return graph_binary(g, OP_xor, x, graph_select(g, first, number(g, x, 0), number(g, x, -1)));
+}
+
+typedef enum join_kind { ROWS, COLUMNS, LAST_COLUMNS } join_kind;
+
+/* a and b, [outer, n, inner], are sorted along n, a power of two, b of columns turned round: so is the result, k.length = 2 n.
+ * Of many, the exchanges at strides n and n / 2 .. are done together, those of the second half of rows on what is turned at
+ * last. */
+static keys join(graph *g, keys k, val a, val b, join_kind kind) {
+    int64_t n = k.length / 2, at_once = 1, most = most_together(k) == MOST_TOGETHER ? MOST_TOGETHER / 2 : 1;
+    while (at_once < most && at_once < n && (n / at_once / 2 * k.inner >= LANES || k.inner == 1)) at_once *= 2;
+    int64_t stride = n / at_once;
+    val low[MOST_TOGETHER], *high = low + at_once;
+    a = reshape4(g, a, k.outer, at_once, stride, k.inner), b = reshape4(g, b, k.outer, at_once, stride, k.inner);
+    b = kind == ROWS ? graph_flip(g, b, 1 << 1 | 1 << 2) : binary(g, OP_xor, b, -1);
+    if (kind == COLUMNS) a = turn_half(g, a), b = turn_half(g, b);
+    for (int i = 0; i < at_once; i++) {
+        val x = part(g, a, 1, i, 1), y = part(g, b, 1, i, 1);
+        low[i] = graph_binary(g, OP_min, x, y);
+        high[kind == ROWS ? at_once - 1 - i : i] = graph_binary(g, OP_max, x, y);
+    }
+    exchange(g, low, (int)at_once), exchange(g, high, (int)at_once);
+    for (int i = 0; i < at_once && stride > 1 && kind == ROWS; i++) high[i] = graph_flip(g, high[i], 1 << 2);
+    k.at = graph_concat(g, low, (int)(2 * at_once), 1);
+    return sort_runs(g, k, stride);
 }
 
 /* Sorts along the length, a power of two. */
 static keys sort_columns(graph *g, keys k) {
-    for (int64_t run = 2; run <= k.length; run *= 2) {
-        val x = reshape4(g, k.at, k.outer * k.length / run, 2, run / 2, k.inner);
-        k.at = join(g, part(g, x, 1, 0, 1), part(g, x, 1, 1, 1), 2);
-        k = sort_runs(g, k, run / 2);
+    int64_t first = most_together(k) < k.length ? most_together(k) : k.length, length = k.length, outer = k.outer;
+    val slice[MOST_TOGETHER], x = reshape4(g, k.at, 1, outer * length / first, first, k.inner);
+    for (int i = 0; i < first; i++) slice[i] = part(g, x, 2, i, 1);
+    for (int run = 2; run <= first; run *= 2)
+        for (int at = 0; at < first; at += run) {
+            for (int i = at, j = at + run - 1; i < j; i++, j--) {
+                val low = graph_binary(g, OP_min, slice[i], slice[j]);
+                slice[j] = graph_binary(g, OP_max, slice[i], slice[j]), slice[i] = low;
+            }
+            exchange(g, slice + at, run / 2), exchange(g, slice + at + run / 2, run / 2);
+        }
+    k.at = graph_concat(g, slice, (int)first, 2);
+    for (int64_t run = 2 * first; run <= length; run *= 2) {
+        x = reshape4(g, k.at, outer * length / run, 2, run / 2, k.inner);
+        k.outer = outer * length / run, k.length = run;
+        k = join(g, k, part(g, x, 1, 0, 1), part(g, x, 1, 1, 1), ROWS);
     }
+    k.outer = outer, k.length = length;
     return k;
 }
 
@@ -115,15 +156,14 @@ static keys sort_all(graph *g, keys k) {
     int64_t inner = k.inner;
     k = padded(g, k, length);
     k.length = length / columns, k.inner = columns * inner;
+    bool turns = columns > 1 && most_together(k) == MOST_TOGETHER;
+    if (turns) k.at = turn_half(g, reshape4(g, k.at, 1, k.outer, k.length, k.inner));
     k = sort_columns(g, k);
     for (; columns > 1; columns /= 2) {
         val x = reshape4(g, k.at, k.outer, k.length, 2, k.inner / 2);
         val a = part(g, x, 2, 0, 1), b = part(g, x, 2, 1, 1);
-        k.inner /= 2;
-        a = reshape4(g, a, k.outer, k.length, 1, k.inner), b = reshape4(g, b, k.outer, k.length, 1, k.inner);
-        k.at = join(g, a, b, 1);
-        k.length *= 2;
-        k = sort_runs(g, k, k.length / 2);
+        k.inner /= 2, k.length *= 2;
+        k = join(g, k, a, b, !turns ? ROWS : columns > 2 ? COLUMNS : LAST_COLUMNS);
     }
     return k;
 }
