@@ -419,17 +419,8 @@ static void write_before(row *w) {
     }
 }
 
-/* Exponentials from instruction i on make numbers that are rounded where they are multiplied with. */
-static void approximate_from(row *w, int i) {
-    for (; i < w->o->ins.n && w->weight_dtype != TN_F32; i++) {
-        kins *in = &w->o->ins.at[i];
-        if (in->op == K_ALU && in->alu == OP_exp && in->dtype == TN_F32) in->mode = ALU_APPROXIMATE;
-    }
-}
-
 static void write_scores(row *w, int which) {
     const nest *n = w->scores[which];
-    int begin = w->o->ins.n;
     begin_nest(w, "i", w->tile, false);
     for (int i = n->loop + 1; i < n->end; i++) {
         if (w->to[i]) continue;
@@ -441,7 +432,6 @@ static void write_scores(row *w, int which) {
             copy_at(w, i, var_of(w, n));
     }
     build_ends(w->o, 1);
-    approximate_from(w, begin);
 }
 
 /* The new maximum, what is subtracted for it, and by what the sums so far shrink. */
@@ -461,7 +451,6 @@ static void write_maximum(row *w, reg *old) {
 /* Every value that is summed or multiplied with, once. */
 static void write_weights(row *w) {
     reg of[MOST_SUMS + 1];
-    int begin = w->o->ins.n;
     for (int s = 0; s < w->n_sums; s++) of[s] = resolve(w, w->sum_of[s]);
     of[w->n_sums] = w->weight;
     begin_nest(w, "j", w->tile, false);
@@ -479,7 +468,24 @@ static void write_weights(row *w) {
         store(w, w->weight_buf[s], w->at, in_tail(w, emit(w, of[s]), 0));
     }
     build_ends(w->o, 1);
-    approximate_from(w, begin);
+}
+
+/* Exponentials that the weights are made of, of instructions from `scores` on, those of the weights from `weights` on: with a
+ * maximum, what lies between is scores and by what sums shrink. What another function takes is no such factor of a weight: an
+ * error of its own grows there. */
+static void approximate(row *w, int scores, int weights) {
+    kernel *o = w->o;
+    bool *taken = ARENA_ARRAY(o->a, bool, o->ins.n), *stored = ARENA_ARRAY(o->a, bool, o->bufs.n + 1);
+    for (int i = o->ins.n - 1; i >= scores && w->weight_dtype != TN_F32; i--) {
+        kins *in = &o->ins.at[i];
+        bool function = in->op == K_ALU && op_get((op_code)in->alu)->cls == CL_FLT;
+        reg of[3] = { in->a, in->b, in->c };
+        if (in->op == K_LOAD) stored[in->buf] |= taken[i];
+        for (int x = 0; x < 3 && in->op != K_LOAD; x++)
+            taken[of[x]] |= in->op == K_STORE ? stored[in->buf] : taken[i] || function;
+        if (function && in->alu == OP_exp && in->dtype == TN_F32 && !taken[i] && (i >= weights || !w->max))
+            in->mode = ALU_APPROXIMATE;
+    }
 }
 
 static void write_sum(row *w, int s, reg total) {
@@ -563,9 +569,12 @@ static void write_row(row *w) {
     store(w, w->out_buf, c, number(w, 0));
     build_ends(w->o, 1);
     w->step = open(w, "kt", w->n_tiles, true);
+    int scores = o->ins.n;
     for (int n = 0; n < w->n_scores; n++) write_scores(w, n);
     write_maximum(w, &max);
+    int weights = o->ins.n;
     write_weights(w);
+    approximate(w, scores, weights);
     for (int s = 0; s < w->n_sums; s++) write_sum(w, s, w->to_row[w->sum[s]]);
     write_products(w);
     build_ends(w->o, 1);

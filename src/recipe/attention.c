@@ -22,14 +22,14 @@ typedef struct shape {
 
 /* Loads of f32 that nests of the scores have outside of their contractions, each of one number a key. */
 static int count_numbers(const kernel *k, int64_t keys) {
-    int found = 0, depth = 0;
+    int found = 0, depth = 0, inside = gpu_outer_loops(k) + 1;
     kvar key = -1;
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         depth += (in->op == K_LOOP) - (in->op == K_END);
-        if (in->op == K_LOOP && depth == gpu_outer_loops(k) + 1) key = in->hi == keys ? in->var : -1;
-        found += in->op == K_LOAD && depth == gpu_outer_loops(k) + 1 && key >= 0 && in->src == TN_F32 &&
-                 k->bufs.at[in->buf].kind == KB_IN && affine_coef(in->idx, key) == 1;
+        if (in->op == K_LOOP && depth == inside) key = in->hi == keys ? in->var : -1;
+        found += in->op == K_LOAD && depth == inside && key >= 0 && in->src == TN_F32 && k->bufs.at[in->buf].kind == KB_IN &&
+                 affine_coef(in->idx, key) == 1;
     }
     return found;
 }
