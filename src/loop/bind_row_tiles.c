@@ -140,8 +140,8 @@ static bool read_product(row_tiles *w, rt_nest *n) {
 
 /* ---- which columns a thread has ---- */
 
-/* Nests that share a buffer in registers have the same columns. */
-static bool place(row_tiles *w, int i) {
+/* Nests that share a buffer in registers have the same columns. *more: another nest has them now. */
+static bool place(row_tiles *w, int i, bool *more) {
     rt_nest *n = &w->nests.at[i];
     for (int j = n->loop; j < n->end; j++) {
         const kins *in = rt_ins(w, j);
@@ -151,19 +151,28 @@ static bool place(row_tiles *w, int i) {
         if (!is_own(in, n->v))
             return step_refuse(w->why, "a nest needs other elements than its own of what a row has computed");
         const rt_nest *other = b->nest ? &w->nests.at[b->nest - 1] : NULL;
-        if (other && other->placed && n->placed && (other->vectors != n->vectors || other->n != n->n))
+        if (other && n->placed && (other->vectors != n->vectors || other->n != n->n))
             return step_refuse(w->why, "two nests share a buffer and have other columns");
-        if (other && other->placed) n->vectors = other->vectors, n->placed = true;
-        if (n->placed && !(other && other->placed)) b->nest = i + 1;
+        if (other && !n->placed) n->vectors = other->vectors, n->placed = *more = true;
+        if (n->placed && !other) b->nest = i + 1, *more = true;
     }
     return true;
 }
 
+static bool has_columns(const rt_nest *n) { return n->kind != RT_TILES && n->kind != RT_COPY; }
+
+/* What contractions do not decide is in vectors. */
 static bool place_all(row_tiles *w) {
     for (int b = 0; b < w->k->bufs.n; b++) w->bufs[b].nest = 0;
-    for (int round = 0; round < 3; round++)
+    for (bool more = true; more;) {
+        more = false;
         for (int i = 0; i < w->nests.n; i++)
-            if (w->nests.at[i].kind != RT_TILES && w->nests.at[i].kind != RT_COPY && !place(w, i)) return false;
+            if (has_columns(&w->nests.at[i]) && !place(w, i, &more)) return false;
+        for (int i = 0; i < w->nests.n && !more; i++) {
+            rt_nest *n = &w->nests.at[i];
+            if (has_columns(n) && !n->placed) n->vectors = n->placed = more = true;
+        }
+    }
     return true;
 }
 
@@ -213,8 +222,7 @@ static bool find_buffers(row_tiles *w) {
     }
     for (int i = 0; i < w->nests.n; i++) {
         rt_nest *n = &w->nests.at[i];
-        if (n->kind == RT_TILES || n->kind == RT_COPY) continue;
-        if (!n->placed) n->vectors = n->placed = true;
+        if (!has_columns(n)) continue;
         int64_t each = (int64_t)w->across * (n->vectors ? w->wide : 1);
         n->grid_blocks = (int)(n->n > each * RT_MOST_SIDE ? RT_MOST_SIDE + 1 : (n->n + each - 1) / each);
         if (w->matrix) n->grid_blocks = n->grid_blocks < 2 ? 2 : 2 << gpu_log2(n->grid_blocks - 1); /* lanes of a fragment */

@@ -355,9 +355,11 @@ static void test_clusters(void **st) {
     int n = 40;
     facts sum = { 0 };
     for (; seed < first + (uint64_t)n; seed++) IN_ARENA(add_facts(&sum, clustered(&a, seed)));
+    static const uint64_t once_wrong[] = { 4196, 68141899448 }; /* rows of many nests, threads with other columns in some */
+    for (size_t i = 0; i < sizeof once_wrong / sizeof *once_wrong; i++) IN_ARENA(clustered(&a, seed = once_wrong[i]));
     printf("count: %d networks for clusters, %d kernels, %d of them by clusters, %d loops of layers\n", n, sum.kernels,
            sum.clusters, sum.loops);
-    assert_true(sum.clusters > n / 4 && sum.loops > 0);
+    assert_true(sum.clusters > n / 8 && sum.loops > 0);
 }
 
 /* An even number of layers of one width is one loop of two, the first and the last among them. */
