@@ -329,6 +329,7 @@ static int64_t *dot_offsets(const env *e, const node *x, int nc, const int64_t *
     return offset;
 }
 
+enum { SUMS = 8 }; /* that are added up side by side, each in the order of its terms */
 static void eval_dot(const env *e, const node *n, int64_t count, eval_value out) {
     const node *a = graph_get(e->g, n->in[0]), *b = graph_get(e->g, n->in[1]);
     eval_value av = e->values[n->in[0]], bv = e->values[n->in[1]];
@@ -337,17 +338,26 @@ static void eval_dot(const env *e, const node *n, int64_t count, eval_value out)
     for (int d = 0; d < x.nc; d++) k_count *= a->dims[x.contract_a[d]];
     if (!count) return;
     const int64_t *ka = dot_offsets(e, a, x.nc, x.contract_a, k_count), *kb = dot_offsets(e, b, x.nc, x.contract_b, k_count);
-    for (int64_t i = 0; i < count; i++) {
-        coord_of(n->rank, n->dims, i, c);
-        for (int d = 0; d < x.nb; d++) ca[x.batch_a[d]] = cb[x.batch_b[d]] = c[d];
-        for (int d = 0; d < x.n_free_a; d++) ca[x.free_a[d]] = c[x.nb + d];
-        for (int d = 0; d < x.n_free_b; d++) cb[x.free_b[d]] = c[x.nb + x.n_free_a + d];
-        int64_t ia = coord_index(a->rank, a->dims, ca), ib = coord_index(b->rank, b->dims, cb);
-        for (int64_t j = 0; j < k_count; j++) {
+    for (int64_t i = 0; i < count; i += SUMS) {
+        int64_t ia[SUMS] = { 0 }, ib[SUMS] = { 0 }, whole[SUMS] = { 0 };
+        double sum[SUMS] = { 0 };
+        int sums = count - i < SUMS ? (int)(count - i) : SUMS;
+        for (int s = 0; s < sums; s++) {
+            coord_of(n->rank, n->dims, i + s, c);
+            for (int d = 0; d < x.nb; d++) ca[x.batch_a[d]] = cb[x.batch_b[d]] = c[d];
+            for (int d = 0; d < x.n_free_a; d++) ca[x.free_a[d]] = c[x.nb + d];
+            for (int d = 0; d < x.n_free_b; d++) cb[x.free_b[d]] = c[x.nb + x.n_free_a + d];
+            ia[s] = coord_index(a->rank, a->dims, ca), ib[s] = coord_index(b->rank, b->dims, cb);
+        }
+        for (int64_t j = 0; j < k_count && out.f; j++)
+            for (int s = 0; s < SUMS; s++) sum[s] += av.f[ia[s] + ka[j]] * bv.f[ib[s] + kb[j]];
+        for (int64_t j = 0; j < k_count && out.i; j++)
+            for (int s = 0; s < SUMS; s++) whole[s] += av.i[ia[s] + ka[j]] * bv.i[ib[s] + kb[j]];
+        for (int s = 0; s < sums; s++) {
             if (out.f)
-                out.f[i] += av.f[ia + ka[j]] * bv.f[ib + kb[j]];
+                out.f[i + s] = sum[s];
             else
-                out.i[i] = dtype_wrap(n->dtype, out.i[i] + av.i[ia + ka[j]] * bv.i[ib + kb[j]]);
+                out.i[i + s] = dtype_wrap(n->dtype, whole[s]);
         }
     }
 }

@@ -661,12 +661,50 @@ static bool is_masked_by(const kins *in, kvar v) {
     return false;
 }
 
+static int64_t size_of(int64_t x) { return x < 0 ? -x : x; }
+
+/* All accesses are in one dealt nest and step by the same coefficients of its variables, each of which is wider than all that
+ * smaller ones and the loops inside reach: its iterations touch different elements, and no enumeration is needed. */
+static bool blocks_apart(checker *c, int b) {
+    const kins *nest = NULL;
+    affine by = { 0 };
+    int64_t lo = 0, hi = 0;
+    int n = 0;
+    for (reg r = 1; r < (reg)c->k->ins.n; r++) {
+        const kins *in = ins(c, r);
+        if (!touches(in, b, true) && !touches(in, b, false)) continue;
+        int n_open = open_loops(c, r);
+        if (never_runs(c, c->open, n_open)) continue;
+        const kins *first = n_open ? ins(c, (reg)c->open[0]) : NULL;
+        if (!first || first->par == PAR_SERIAL || first->par == PAR_BLOCK_THREADS || in->dyn || in->packed) return false;
+        if (nest && first != nest) return false;
+        if (!nest) n = kernel_nest(c->k, (reg)c->open[0]), by = in->idx;
+        for (int i = 0; i < n; i++)
+            if (affine_coef(in->idx, first[i].var) != affine_coef(by, first[i].var)) return false;
+        int64_t l, h, along = (in->lanes - 1) * in->lane_stride;
+        affine_range(c, in->idx, c->open + n, n_open - n, false, &l, &h);
+        l += along < 0 ? along : 0, h += along > 0 ? along : 0;
+        lo = nest && lo < l ? lo : l, hi = nest && hi > h ? hi : h;
+        nest = first;
+    }
+    for (int i = 0; i < n; i++) {
+        int64_t coef = size_of(affine_coef(by, nest[i].var)), reach = hi - lo;
+        for (int j = 0; j < n; j++) {
+            int64_t other = size_of(affine_coef(by, nest[j].var));
+            if (j != i && other <= coef) reach += other * (nest[j].hi - nest[j].lo - 1);
+        }
+        if (nest[i].hi - nest[i].lo > 1 && coef <= reach) return false;
+    }
+    return true;
+}
+
 static void check_block_races(checker *c, int b) {
     group_owner o = { .k = c->k, .elems = c->k->bufs.at[b].elems };
     reg nest = 0;
     for (reg r = 1; r < (reg)c->k->ins.n && !nest; r++)
         if (ins(c, r)->op == K_LOOP && (ins(c, r)->par == PAR_GRID_THREADS || ins(c, r)->par == PAR_BLOCKS)) nest = r;
     if (c->k->grid_blocks <= 1 && !(nest && ins(c, nest)->par == PAR_GRID_THREADS)) return;
+    if (blocks_apart(c, b)) return;
     o.of = ARENA_ARRAY(c->k->a, int64_t, o.elems);
     for (int store = 1; store >= 0; store--)
         for (reg r = 1; r < (reg)c->k->ins.n; r++) {

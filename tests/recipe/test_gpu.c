@@ -157,6 +157,21 @@ static void test_problems(void **state) {
           "blocks\n"
           " loop i = 0 .. 4 step 1 block-threads\n store b0[g + i], %1  f32\n end\n end\n}",
           "two thread blocks touch" },
+        { "kernel @k(b0 out f32[16]) tiled blocks 4 threads 4 {\n var g = 2 var h = 2 var i = 4\n %1 = const 1  f32\n"
+          " loop g = 0 .. 2 step 1 blocks\n loop h = 0 .. 2 step 1 blocks\n loop i = 0 .. 4 step 1 block-threads\n"
+          " store b0[8*g + 3*h + i], %1  f32\n end\n end\n end\n}",
+          "two thread blocks touch" }, /* nearer to each other than threads reach */
+        { "kernel @k(b0 out f32[16]) tiled blocks 4 threads 4 {\n var g = 2 var h = 2 var i = 4\n %1 = const 1  f32\n"
+          " loop g = 0 .. 2 step 1 blocks\n loop h = 0 .. 2 step 1 blocks\n loop i = 0 .. 4 step 1 block-threads\n"
+          " store b0[4*g + 4*h + i], %1  f32\n end\n end\n end\n}",
+          "two thread blocks touch" }, /* two variables come to the same */
+        { "kernel @k(b0 out f32[16]) tiled blocks 2 threads 4 {\n var g = 2 var i = 4\n %1 = const 1  f32\n"
+          " loop g = 0 .. 2 step 1 blocks\n loop i = 0 .. 4 step 1 block-threads\n store b0[4*g + i], %1  f32\n"
+          " store b0[4*g + i + 1], %1  f32\n end\n end\n}",
+          "two thread blocks touch" }, /* each store by itself keeps them apart */
+        { "kernel @k(b0 inout f32[16]) tiled blocks 2 threads 4 {\n var g = 2 var i = 4\n loop g = 0 .. 2 step 1 blocks\n"
+          " loop i = 0 .. 4 step 1 block-threads\n %3 = load b0[2*g + i]  f32\n store b0[4*g + i], %3  f32\n end\n end\n}",
+          "two thread blocks touch" }, /* what is read goes in other steps */
         { "kernel @k(b0 out f32[8]) tiled blocks 3 threads 4 {\n var g = 2 var i = 4\n %1 = const 1  f32\n loop g = 0 .. 2 "
           "step 1 "
           "blocks\n"
