@@ -55,6 +55,18 @@ ARENA_TEST(test_squares) {
     assert_int_equal(written(compile(a, text), TN_F32), 2048 * 4096 + 4096);
 }
 
+/* Beside a contraction, too, but as its operand: it would be computed for each of its sums. */
+ARENA_TEST(test_squares_beside_contractions) {
+    const char *beside = "graph @g(x bf16[2048,1024], u bf16[2048,512], w bf16[512,1024], v f32[2048,1024]) {\n"
+                         " %1 = mul x, x\n %2 = dot u, w contract=[1]x[0] bf16[2048,1024]\n %3 = mul %2, %1\n"
+                         " %4 = cast %1 f32[2048,1024]\n %5 = mul %4, v\n return %3 as \"y\", %5 as \"z\"\n}";
+    assert_int_equal(written(compile(a, beside), TN_BF16), 2048 * 1024);
+    const char *operand = "graph @g(x bf16[2048,1024], w bf16[1024,512], v f32[2048,1024]) {\n"
+                          " %1 = mul x, x\n %2 = dot %1, w contract=[1]x[0] bf16[2048,512]\n"
+                          " %4 = cast %1 f32[2048,1024]\n %5 = mul %4, v\n return %2 as \"y\", %5 as \"z\"\n}";
+    assert_int_equal(written(compile(a, operand), TN_BF16), 2048 * 1024 + 2048 * 512);
+}
+
 /* A gradient that two ways bring: of a table that is read (parts of a sum), and that makes the logits (a contraction). */
 ARENA_TEST(test_contraction_and_sum) {
     const char *text =
@@ -66,6 +78,7 @@ ARENA_TEST(test_contraction_and_sum) {
 
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_exponentials), cmocka_unit_test(test_squares),
+                                        cmocka_unit_test(test_squares_beside_contractions),
                                         cmocka_unit_test(test_contraction_and_sum) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
