@@ -88,6 +88,23 @@ double loop_rows_cost(const kernel *k, int from, int to, int block_threads) {
     return sum;
 }
 
+/* Of all threads, in nests whose elements lie apart from thread to thread. */
+double loop_rows_lines(const kernel *k, int from, int to, int block_threads) {
+    double sum = 0;
+    for (int i = from; i < to; i++) {
+        if (k->ins.at[i].op != K_LOOP) continue;
+        dealing d = choose(k, i, block_threads);
+        int end = kernel_loop_end(k, i);
+        if (d.kind == DEAL_PARALLEL || d.kind == DEAL_SUM) {
+            kvar fast = k->ins.at[i + d.n - 1].var;
+            double lines = loop_thread_lines(k, i, end, fast), together = loop_thread_lines(k, i, end, -1);
+            if (lines > together) sum += lines;
+        }
+        i = end;
+    }
+    return sum;
+}
+
 /* ---- writing ---- */
 
 static bool is_shared(const row_writer *w, int buf) { return w->k->bufs.at[buf].kind != KB_IN; }

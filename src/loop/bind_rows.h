@@ -38,6 +38,9 @@ void gpu_row_place(const row_writer *w, kins *in);
 bool loop_rows_split(const kernel *k, int n_rows, int threads);
 /* What a thread of such a block does for instructions [from, to), in instructions, roughly. */
 double loop_rows_cost(const kernel *k, int from, int to, int threads);
+/* Lines that the threads of a block go through for instructions [from, to), as loop_thread_lines has them: where nests read
+ * elements that lie apart. */
+double loop_rows_lines(const kernel *k, int from, int to, int threads);
 /* thread_cost.c: one thread doing instructions [from, to): loads that lie apart along `fast` (neighbouring threads; -1: none)
  * cost more. */
 double loop_thread_cost(const kernel *k, int from, int to, kvar fast);

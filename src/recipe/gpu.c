@@ -81,8 +81,11 @@ static int choose_threads(const kernel *k, int n, const target *t, double *best)
     if (private_elems(k) > MAX_PRIVATE || n == 0) *best = INFINITY;
     for (int block_threads = t->block_threads < 32 ? t->block_threads : 32; block_threads <= t->block_threads;
          block_threads *= 2) {
-        double cost = waves(rows * block_threads * crowding(k, block_threads, t), t) *
-                          (loop_rows_cost(k, 1 + n, k->ins.n - n, block_threads) + 8) +
+        double apart =
+            rows / m->warp / machine_units(t) * part_lines(m, loop_rows_lines(k, 1 + n, k->ins.n - n, block_threads));
+        double cost = fmax(waves(rows * block_threads * crowding(k, block_threads, t), t) *
+                               (loop_rows_cost(k, 1 + n, k->ins.n - n, block_threads) + 8),
+                           apart / m->count_ns) +
                       recipe_start_cost(rows, t);
         if (cost < *best) *best = cost, threads = block_threads;
     }
