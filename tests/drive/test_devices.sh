@@ -5,7 +5,7 @@
 # is what is installed. Without OpenCL: skipped.
 # Labels: slow
 # TENON_DEVICE_SEEDS: random graphs by the simulator in six configurations each (default 8); 5 times as many short ones in one
-# each, and 25 times as many by OpenCL.
+# each, and 15 times as many by OpenCL.
 set -u
 cd "$BUILD_DIR" || exit 1
 export TENON_FUZZ_NO_REDUCE=1 POCL_CACHE_DIR=$BUILD_DIR/pocl POCL_EXTRA_BUILD_FLAGS=-cl-opt-disable
@@ -70,11 +70,11 @@ if [ -e "$icd" ]; then
 fi
 (
     unset POCL_EXTRA_BUILD_FLAGS # by the text and these flags PoCL keeps what it compiled
-    suite opencl 1 8
+    suite opencl 1 9
 ) || exit 1
-suite opencl $((25 * seeds)) 2000 8
+suite opencl $((15 * seeds)) 2000 8
 verify rows "$SOURCE_DIR/tests/sched/few_rows_no_cache.tn" --modes compiled
-control opencl $((2 * seeds))
+control opencl "$seeds"
 dynamic opencl
 ./tenon explain @softmax:2x5 --device opencl | grep -q 'reads .*threads touch .* sectors' || fail "explain says nothing of memory"
 ./tenon explain @softmax:2x5 --device opencl --json | grep -q '"accesses":\[{"value"' || fail "explain --json says nothing of memory"
