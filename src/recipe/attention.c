@@ -144,7 +144,7 @@ static double matrix_work(const sizes *z, const shape *s, double columns) {
 }
 
 /* Nanoseconds; INFINITY where the shape does not fit. Measured on an H200, shapes of 64 and 128 rows and keys: the warps'
- * instructions, the units, and half of what comes from the second level (24 bytes a cycle) take their time one after the other,
+ * instructions, the units, and half of what comes from the second level take their time one after the other,
  * the more so the fewer thread blocks a multiprocessor has at a time: those of one wait for each other. A tile that is skipped
  * takes a seventh of one that is not, since what it would multiply with is looked at. */
 static double matrix_cost_of(const sizes *z, const shape *s, const target *t) {
@@ -161,7 +161,7 @@ static double matrix_cost_of(const sizes *z, const shape *s, const target *t) {
     double groups = threads / KERNEL_WARPGROUP, tiles = ceil((double)z->keys / s->tile), work = matrix_work(z, s, columns);
     double units = 2.0 * KERNEL_MATRIX * s->tile * ((double)z->steps + columns) / m->matrix_f16;
     double counted = z->skips ? 0.57 * tiles + 0.5 : tiles, at_once = fmin(room, ceil(blocks / cores));
-    double step = (work + units + moved / 2 / 24 / groups) * (1 + 1 / (at_once * at_once)); /* of a warpgroup */
+    double step = (work + units + moved / 2 / m->tile_bytes / groups) * (1 + 1 / (at_once * at_once)); /* of a warpgroup */
     double alone = tiles * work * (3 + groups), all = ceil(blocks / cores) * groups * counted * step;
     return (fmax(alone, all) + 2500) / m->ghz + m->after_ns;
 }
