@@ -22,11 +22,16 @@ typedef struct nest {     /* loops that stand directly in one another, whose ite
     int64_t first, count; /* thread blocks that they are bound to */
 } nest;
 
+typedef struct place { /* of a register among a thread's cells */
+    int at, by;        /* by: 0 where one lane stands for all, else 1 */
+} place;
+
 typedef struct machine {
     const kernel *k;
     arena *a;
     unsigned char **base; /* [bufs] */
-    cell **regs;          /* [ins] */
+    cell *cells;          /* of all registers */
+    const place *regs;    /* [ins] of all threads */
     int *end;             /* [ins] K_LOOP: its K_END; K_END: its K_LOOP */
     nest *nests;          /* [ins] K_LOOP that is dealt: the nest it is in */
     int64_t *var;         /* [vars] */
@@ -43,14 +48,14 @@ NORETURN static void fail_at(const machine *m, int r, const char *what, int64_t 
                (long long)n);
 }
 
-static int64_t affine_at(const machine *m, affine x) {
+static inline int64_t affine_at(const machine *m, affine x) {
     uint64_t v = (uint64_t)x.base;
     for (int i = 0; i < x.n; i++) v += (uint64_t)x.t[i].coef * (uint64_t)m->var[x.t[i].var];
     return (int64_t)v;
 }
 
 /* In the scalar form, row variables in the index of local memory only number the copies that tiling makes. */
-static int64_t place_at(const machine *m, const kins *in) {
+static inline int64_t place_at(const machine *m, const kins *in) {
     if (m->k->tiled || m->k->bufs.at[in->buf].kind != KB_LOCAL) return affine_at(m, in->idx);
     int64_t at = in->idx.base;
     for (int i = 0; i < in->idx.n; i++)
@@ -58,11 +63,12 @@ static int64_t place_at(const machine *m, const kins *in) {
     return at;
 }
 
-static cell lane_of(const machine *m, reg r, int lane) { return m->regs[r][m->k->ins.at[r].lanes > 1 ? lane : 0]; }
+static inline cell *cells_of(const machine *m, reg r) { return m->cells + m->regs[r].at; }
+static inline cell lane_of(const machine *m, reg r, int lane) { return cells_of(m, r)[lane * m->regs[r].by]; }
 
 static bool is_float(uint8_t t) { return dtype_is_float((tn_dtype)t); }
 
-static cell fit(uint8_t dtype, cell x) { /* to the register's width */
+static inline cell fit(uint8_t dtype, cell x) { /* to the register's width */
     if (dtype == TN_F32) x.f = (double)(float)x.f;
     if (dtype == TN_I32) x.i = (int32_t)(uint32_t)(uint64_t)x.i;
     return x;
@@ -71,11 +77,8 @@ static cell fit(uint8_t dtype, cell x) { /* to the register's width */
 /* ---- memory ---- */
 
 static cell read_cell(const kbuf *b, const unsigned char *base, int64_t at) {
-    cell x;
-    if (is_float(b->dtype))
-        x.f = dtype_load((tn_dtype)b->dtype, base, at);
-    else
-        x.i = dtype_load_int((tn_dtype)b->dtype, base, at);
+    if (is_float(b->dtype)) return (cell){ .f = dtype_load((tn_dtype)b->dtype, base, at) }; /* fits as it is */
+    cell x = { .i = dtype_load_int((tn_dtype)b->dtype, base, at) };
     if (b->dtype == TN_BOOL) x.i = -x.i;
     return fit((uint8_t)dtype_reg((tn_dtype)b->dtype), x);
 }
@@ -116,6 +119,21 @@ static bool masks_hold(const machine *m, const kins *in, int lane) {
     return true;
 }
 
+/* What is linear in the lanes holds for all where it does for the first and the last. */
+static inline bool all_masks_hold(const machine *m, const kins *in) {
+    for (int i = 0; i < in->n_mask; i++) {
+        int64_t e = affine_at(m, in->mask[i].e), last = e + (in->lanes - 1) * in->mask_lane[i];
+        if (e < in->mask[i].lo || e >= in->mask[i].hi || last < in->mask[i].lo || last >= in->mask[i].hi) return false;
+    }
+    return true;
+}
+
+/* Elements from `at` on, a lane each, of which all are accessed and inside. */
+static inline bool is_whole(const machine *m, const kins *in, int64_t at) {
+    int64_t last = at + (in->lanes - 1) * in->lane_stride, n = m->k->bufs.at[in->buf].elems;
+    return at >= 0 && at < n && last >= 0 && last < n && all_masks_hold(m, in);
+}
+
 /* The word whose first part is element at. */
 static cell read_word(machine *m, int r, const kins *in, int64_t at) {
     uint32_t word = 0;
@@ -134,18 +152,39 @@ static cell read_word(machine *m, int r, const kins *in, int64_t at) {
     return (cell){ .i = (int32_t)word };
 }
 
+static void load_whole(machine *m, int r, const kins *in, int64_t at) {
+    const kbuf *b = &m->k->bufs.at[in->buf];
+    const unsigned char *base = m->base[in->buf];
+    cell *to = cells_of(m, (reg)r);
+    int n = in->lanes;
+    int64_t step = in->lane_stride;
+    if (b->dtype == TN_F32)
+        for (int l = 0; l < n; l++) {
+            float x;
+            memcpy(&x, base + (at + l * step) * (int64_t)sizeof x, sizeof x);
+            to[l].f = (double)x;
+        }
+    else
+        for (int l = 0; l < n; l++) to[l] = read_cell(b, base, at + l * step);
+    for (int l = 0; l < n && m->races; l++) watch(m, r, in, at + l * step, false);
+}
+
 static void run_load(machine *m, int r, const kins *in) {
     const kbuf *b = &m->k->bufs.at[in->buf];
     int64_t at = place_at(m, in);
+    if (!in->dyn && !in->packed && is_whole(m, in, at)) {
+        load_whole(m, r, in, at);
+        return;
+    }
     for (int l = 0; l < in->lanes; l++) {
         if (!masks_hold(m, in, l)) {
             if (in->mode == LOAD_UNMASKED) /* nobody may use it */
-                m->regs[r][l] = is_float(in->dtype) ? (cell){ .f = NAN } : (cell){ .i = 0x5a5a };
+                cells_of(m, (reg)r)[l] = is_float(in->dtype) ? (cell){ .f = NAN } : (cell){ .i = 0x5a5a };
             else if (is_float(in->dtype))
-                m->regs[r][l].f = in->imm;
+                cells_of(m, (reg)r)[l].f = in->imm;
             else
-                m->regs[r][l].i = in->src == TN_BOOL ? -(in->imm_int != 0) : in->imm_int;
-            m->regs[r][l] = fit(in->dtype, m->regs[r][l]);
+                cells_of(m, (reg)r)[l].i = in->src == TN_BOOL ? -(in->imm_int != 0) : in->imm_int;
+            cells_of(m, (reg)r)[l] = fit(in->dtype, cells_of(m, (reg)r)[l]);
             continue;
         }
         int64_t e = at + l * in->lane_stride;
@@ -154,20 +193,21 @@ static void run_load(machine *m, int r, const kins *in) {
             e += (d < 0 ? 0 : d >= in->dyn_n ? in->dyn_n - 1 : d) * in->dyn_stride;
         }
         if (in->packed) {
-            m->regs[r][l] = read_word(m, r, in, e);
+            cells_of(m, (reg)r)[l] = read_word(m, r, in, e);
             continue;
         }
-        m->regs[r][l] = read_cell(b, m->base[in->buf], checked(m, r, in, e));
+        cells_of(m, (reg)r)[l] = read_cell(b, m->base[in->buf], checked(m, r, in, e));
         watch(m, r, in, e, false);
     }
 }
 
 static void run_store(machine *m, int r, const kins *in) {
     int64_t at = place_at(m, in);
+    bool whole = is_whole(m, in, at);
     for (int l = 0; l < in->lanes; l++)
-        if (masks_hold(m, in, l)) {
+        if (whole || masks_hold(m, in, l)) {
             if (in->mode == STORE_ASYNC) m->async[in->buf]++;
-            int64_t e = checked(m, r, in, at + l * in->lane_stride);
+            int64_t e = whole ? at + l * in->lane_stride : checked(m, r, in, at + l * in->lane_stride);
             watch(m, r, in, e, true);
             write_cell(&m->k->bufs.at[in->buf], m->base[in->buf], e, lane_of(m, in->a, l));
         }
@@ -193,8 +233,7 @@ static void run_scatter(machine *m, int r, const kins *in) {
 
 /* ---- arithmetic ---- */
 
-static cell alu(op_code op, uint8_t src, uint8_t dtype, cell x, cell y, cell z) {
-    op_class cls = op_get(op)->cls;
+static inline cell alu_of(op_code op, op_class cls, uint8_t src, uint8_t dtype, cell x, cell y, cell z) {
     cell r;
     if (op == OP_select) return x.i ? y : z;
     if (cls == CL_LOG)
@@ -206,6 +245,10 @@ static cell alu(op_code op, uint8_t src, uint8_t dtype, cell x, cell y, cell z) 
     else
         r.i = eval_element_int(op, TN_I64, x.i, y.i, z.i);
     return fit(dtype, r);
+}
+
+static cell alu(op_code op, uint8_t src, uint8_t dtype, cell x, cell y, cell z) {
+    return alu_of(op, op_get(op)->cls, src, dtype, x, y, z);
 }
 
 static cell cast(tn_dtype to, tn_dtype from, cell x) {
@@ -249,31 +292,30 @@ static cell add_parts(const kins *in, cell acc, int64_t a, int64_t b) {
 
 static void run_update(machine *m, int r, const kins *in) {
     (void)r;
-    cell *acc = m->regs[in->c];
-    for (int l = 0; l < in->lanes; l++) {
-        if (in->packed) {
-            acc[l] = add_parts(in, acc[l], lane_of(m, in->a, l).i, lane_of(m, in->b, l).i);
-            continue;
+    cell *acc = cells_of(m, in->c);
+    const cell *a = cells_of(m, in->a), *b = cells_of(m, in->b);
+    int n = in->lanes, a_by = m->regs[in->a].by, b_by = m->regs[in->b].by;
+    if (in->packed)
+        for (int l = 0; l < n; l++) acc[l] = add_parts(in, acc[l], a[l * a_by].i, b[l * b_by].i);
+    else if (in->alu == OP_NIL)
+        for (int l = 0; l < n; l++) acc[l] = a[l * a_by];
+    else if (in->alu != OP_dot)
+        for (int l = 0; l < n; l++) acc[l] = alu((op_code)in->alu, in->dtype, in->dtype, acc[l], a[l * a_by], a[l * a_by]);
+    else if (in->dtype == TN_F64)
+        for (int l = 0; l < n; l++) acc[l].f = fma(a[l * a_by].f, b[l * b_by].f, acc[l].f);
+    else if (in->dtype == TN_F32) /* the product is exact in double */
+        for (int l = 0; l < n; l++) acc[l].f = (double)(float)(a[l * a_by].f * b[l * b_by].f + acc[l].f);
+    else
+        for (int l = 0; l < n; l++) {
+            uint64_t sum = (uint64_t)a[l * a_by].i * (uint64_t)b[l * b_by].i + (uint64_t)acc[l].i;
+            acc[l] = fit(in->dtype, (cell){ .i = (int64_t)sum });
         }
-        cell x = lane_of(m, in->a, l);
-        if (in->alu == OP_NIL)
-            acc[l] = x;
-        else if (in->alu != OP_dot)
-            acc[l] = alu((op_code)in->alu, in->dtype, in->dtype, acc[l], x, x);
-        else if (in->dtype == TN_F64)
-            acc[l].f = fma(x.f, lane_of(m, in->b, l).f, acc[l].f);
-        else if (in->dtype == TN_F32) /* the product is exact in double */
-            acc[l].f = (double)(float)(x.f * lane_of(m, in->b, l).f + acc[l].f);
-        else
-            acc[l] =
-                fit(in->dtype, (cell){ .i = (int64_t)((uint64_t)x.i * (uint64_t)lane_of(m, in->b, l).i + (uint64_t)acc[l].i) });
-    }
 }
 
 /* The first best wins; a NaN wins over everything and the first NaN stays. */
 static void run_arg_update(machine *m, int r, const kins *in) {
     (void)r;
-    cell *best = m->regs[in->c], *index = m->regs[in->b];
+    cell *best = cells_of(m, in->c), *index = cells_of(m, in->b);
     bool most = in->alu == OP_argmax;
     for (int l = 0; l < in->lanes; l++) {
         cell x = lane_of(m, in->a, l);
@@ -290,48 +332,51 @@ static void run_arg_update(machine *m, int r, const kins *in) {
 
 static void run_lane_reduce(machine *m, int r, const kins *in) {
     cell h[64];
-    memcpy(h, m->regs[in->a], sizeof *h * (size_t)in->combined);
+    memcpy(h, cells_of(m, in->a), sizeof *h * (size_t)in->combined);
     for (int half = (int)in->combined / 2; half >= 1; half /= 2)
         for (int l = 0; l < half; l++) h[l] = alu((op_code)in->alu, in->dtype, in->dtype, h[l], h[l + half], h[l]);
-    m->regs[r][0] = h[0];
+    cells_of(m, (reg)r)[0] = h[0];
 }
 
 static void run_const(machine *m, int r, const kins *in) {
     cell x = is_float(in->dtype) ? (cell){ .f = in->imm } : (cell){ .i = in->imm_int };
-    for (int l = 0; l < in->lanes; l++) m->regs[r][l] = fit(in->dtype, x);
+    for (int l = 0; l < in->lanes; l++) cells_of(m, (reg)r)[l] = fit(in->dtype, x);
 }
 
 static void run_index(machine *m, int r, const kins *in) {
     for (int l = 0; l < in->lanes; l++)
-        m->regs[r][l] = fit(in->dtype, (cell){ .i = affine_at(m, in->idx) + l * in->lane_stride });
+        cells_of(m, (reg)r)[l] = fit(in->dtype, (cell){ .i = affine_at(m, in->idx) + l * in->lane_stride });
 }
 
 static void run_alu(machine *m, int r, const kins *in) {
+    op_code op = (op_code)in->alu;
+    op_class cls = op_get(op)->cls;
     for (int l = 0; l < in->lanes; l++)
-        m->regs[r][l] =
-            alu((op_code)in->alu, in->src, in->dtype, lane_of(m, in->a, l), lane_of(m, in->b, l), lane_of(m, in->c, l));
+        cells_of(m, (reg)r)[l] =
+            alu_of(op, cls, in->src, in->dtype, lane_of(m, in->a, l), lane_of(m, in->b, l), lane_of(m, in->c, l));
 }
 
 static void run_cast(machine *m, int r, const kins *in) {
-    for (int l = 0; l < in->lanes; l++) m->regs[r][l] = cast((tn_dtype)in->dtype, (tn_dtype)in->src, lane_of(m, in->a, l));
+    for (int l = 0; l < in->lanes; l++)
+        cells_of(m, (reg)r)[l] = cast((tn_dtype)in->dtype, (tn_dtype)in->src, lane_of(m, in->a, l));
 }
 
 static void run_bitcast(machine *m, int r, const kins *in) {
     for (int l = 0; l < in->lanes; l++) {
         cell x = lane_of(m, in->a, l);
         if (is_float(in->src)) x.i = eval_bits_of((tn_dtype)in->src, x.f);
-        m->regs[r][l] = is_float(in->dtype) ? (cell){ .f = eval_float_of((tn_dtype)in->dtype, x.i) } : x;
+        cells_of(m, (reg)r)[l] = is_float(in->dtype) ? (cell){ .f = eval_float_of((tn_dtype)in->dtype, x.i) } : x;
     }
 }
 
 static void run_wrap(machine *m, int r, const kins *in) {
-    for (int l = 0; l < in->lanes; l++) m->regs[r][l] = wrap((tn_dtype)in->src, lane_of(m, in->a, l));
+    for (int l = 0; l < in->lanes; l++) cells_of(m, (reg)r)[l] = wrap((tn_dtype)in->src, lane_of(m, in->a, l));
 }
 
 static void run_random(machine *m, int r, const kins *in) {
     for (int l = 0; l < in->lanes; l++) {
         int64_t at = affine_at(m, in->idx) + l * in->lane_stride;
-        m->regs[r][l].f = (double)random_uniform_at(lane_of(m, in->a, l).i, in->stream, at);
+        cells_of(m, (reg)r)[l].f = (double)random_uniform_at(lane_of(m, in->a, l).i, in->stream, at);
     }
 }
 
@@ -339,25 +384,25 @@ static void run_zip(machine *m, int r, const kins *in) {
     for (int l = 0; l < in->lanes; l++) {
         bool of_b;
         int from = kernel_zip_lane(in, l, &of_b);
-        m->regs[r][l] = m->regs[of_b ? in->b : in->a][from];
+        cells_of(m, (reg)r)[l] = cells_of(m, of_b ? in->b : in->a)[from];
     }
 }
 
 static void run_lanes(machine *m, int r, const kins *in) {
-    for (int l = 0; l < in->lanes; l++) m->regs[r][l] = m->regs[in->a][in->first_lane + l];
+    for (int l = 0; l < in->lanes; l++) cells_of(m, (reg)r)[l] = cells_of(m, in->a)[in->first_lane + l];
 }
 
 static void run_put(machine *m, int r, const kins *in) {
     (void)r;
-    for (int l = 0; l < in->lanes; l++) m->regs[in->c][in->first_lane + l] = lane_of(m, in->a, l);
+    for (int l = 0; l < in->lanes; l++) cells_of(m, in->c)[in->first_lane + l] = lane_of(m, in->a, l);
 }
 
 /* The number of its first element stands for a matrix. */
-static void run_matrix(machine *m, int r, const kins *in) { m->regs[r][0].i = affine_at(m, in->idx); }
+static void run_matrix(machine *m, int r, const kins *in) { cells_of(m, (reg)r)[0].i = affine_at(m, in->idx); }
 
 static double matrix_element(machine *m, int r, reg matrix, int64_t row, int64_t step) {
     const kins *in = &m->k->ins.at[matrix];
-    int64_t at = m->regs[matrix][0].i + kernel_matrix_place(in, row, step);
+    int64_t at = cells_of(m, matrix)[0].i + kernel_matrix_place(in, row, step);
     watch(m, r, in, at, false);
     return read_cell(&m->k->bufs.at[in->buf], m->base[in->buf], checked(m, r, in, at)).f;
 }
@@ -365,7 +410,7 @@ static double matrix_element(machine *m, int r, reg matrix, int64_t row, int64_t
 /* A fragment as a thread has it after the exchange: a row's 16 steps in 4 cells, those of the row 8 below in the next 4. */
 static double fragment_element(const machine *m, reg fragment, int half, int step) {
     const kins *in = &m->k->ins.at[fragment];
-    uint16_t bits = (uint16_t)((uint64_t)m->regs[fragment][4 * half + step / 4].i >> (step % 4 * 16));
+    uint16_t bits = (uint16_t)((uint64_t)cells_of(m, fragment)[4 * half + step / 4].i >> (step % 4 * 16));
     return (double)(in->src == TN_F16 ? half_to_f32(bits) : bf16_to_f32(bits));
 }
 
@@ -375,26 +420,28 @@ static void exchange_fragments(const machine *threads, int n, int r) {
         for (int half = 0; half < 2; half++)
             for (int step = 0; step < KERNEL_MATRIX_STEPS; step++) {
                 const machine *from = &threads[t / 4 * 4 + step % 8 / 2];
-                float x = (float)from->regs[in->a][in->first_lane + step / 8 * 4 + half * 2 + step % 2].f;
+                float x = (float)cells_of(from, in->a)[in->first_lane + step / 8 * 4 + half * 2 + step % 2].f;
                 uint64_t bits = in->src == TN_F16 ? half_from_f32(x) : bf16_from_f32(x);
-                cell *to = &threads[t].regs[r][4 * half + step / 4];
+                cell *to = &cells_of(&threads[t], (reg)r)[4 * half + step / 4];
                 if (step % 4 == 0) to->i = 0;
                 to->i = (int64_t)((uint64_t)to->i | bits << (step % 4 * 16));
             }
 }
 
-/* In double, rounded once: units add up more coarsely, each kind in its own way. */
+/* In double, rounded once: units add up more coarsely, each kind in its own way. Lanes come in fours: two columns of B in a row
+ * of A, then in the one 8 below. */
 static void run_mma(machine *m, int r, const kins *in) {
+    double a[2][KERNEL_MATRIX_STEPS], b[2][KERNEL_MATRIX_STEPS];
+    bool fragment = m->k->ins.at[in->a].op == K_FRAGMENT;
     for (int l = 0; l < in->lanes; l++) {
-        int row, column;
+        int row, column, below = l / 2 % 2;
         kernel_fragment(m->tid, l, &row, &column);
-        double sum = m->regs[in->c][l].f;
-        for (int step = 0; step < KERNEL_MATRIX_STEPS; step++) {
-            bool fragment = m->k->ins.at[in->a].op == K_FRAGMENT;
-            double a = fragment ? fragment_element(m, in->a, l / 2 % 2, step) : matrix_element(m, r, in->a, row, step);
-            sum += a * matrix_element(m, r, in->b, column, step);
-        }
-        m->regs[in->c][l].f = (double)(float)sum;
+        double sum = cells_of(m, in->c)[l].f, *x = a[below], *y = b[l % 2];
+        for (int step = 0; step < KERNEL_MATRIX_STEPS && l < 4; step++)
+            x[step] = fragment ? fragment_element(m, in->a, below, step) : matrix_element(m, r, in->a, row, step);
+        for (int step = 0; step < KERNEL_MATRIX_STEPS && !below; step++) y[step] = matrix_element(m, r, in->b, column, step);
+        for (int step = 0; step < KERNEL_MATRIX_STEPS; step++) sum += x[step] * y[step];
+        cells_of(m, in->c)[l].f = (double)(float)sum;
     }
 }
 
@@ -472,7 +519,7 @@ static void run_iterations(machine *m, const kins *in) {
         m->at = deal(m, x, in->op == K_LOOP) ? x->head + x->n - 1 : m->end[x->head];
     } else if (in->op == K_LOOP) {
         m->var[in->var] = in->lo;
-        if (in->lo >= in->hi || (in->a && !m->regs[in->a][0].i)) m->at = other;
+        if (in->lo >= in->hi || (in->a && !cells_of(m, in->a)[0].i)) m->at = other;
     } else {
         m->var[loop->var] += loop->step;
         if (m->var[loop->var] < loop->hi && loop->par != PAR_LAST) m->at = other;
@@ -510,13 +557,13 @@ static bool beats(const kins *in, cell x, int64_t i, cell y, int64_t j) {
 /* All threads stand at the meeting r: what they get from each other. */
 static void combine(machine *m, const machine *threads, int n, int r) {
     const kins *in = &m->k->ins.at[r];
-    cell *x = ARENA_ARRAY(m->a, cell, n), *y = ARENA_ARRAY(m->a, cell, n);
     if (in->op == K_BARRIER) return;
     if (in->op == K_FRAGMENT) {
         exchange_fragments(threads, n, r);
         return;
     }
-    for (int t = 0; t < n; t++) x[t] = threads[t].regs[in->a][0], y[t] = threads[t].regs[in->b][0];
+    cell *x = ARENA_ARRAY(m->a, cell, n), *y = ARENA_ARRAY(m->a, cell, n);
+    for (int t = 0; t < n; t++) x[t] = cells_of(&threads[t], in->a)[0], y[t] = cells_of(&threads[t], in->b)[0];
     int wide = in->op == K_BLOCK_REDUCE && in->width ? (int)in->width : n; /* so many combine theirs */
     int apart = in->op == K_BLOCK_REDUCE && in->lane_stride ? (int)in->lane_stride : 1;
     for (int half = wide / 2; half >= 1; half /= 2)
@@ -527,7 +574,8 @@ static void combine(machine *m, const machine *threads, int n, int r) {
             else if (beats(in, x[t + half], y[t + half].i, x[t], y[t].i))
                 x[t] = x[t + half], y[t] = y[t + half];
         }
-    for (int t = 0; t < n; t++) threads[t].regs[r][0] = in->op == K_BLOCK_REDUCE ? x[t - t / apart % wide * apart] : y[0];
+    for (int t = 0; t < n; t++)
+        cells_of(&threads[t], (reg)r)[0] = in->op == K_BLOCK_REDUCE ? x[t - t / apart % wide * apart] : y[0];
 }
 
 /* Threads that exchange registers alone do not wait for each other's memory. */
@@ -575,21 +623,25 @@ static void *poisoned(arena *a, int64_t bytes) {
     return memset(p, EVAL_POISON, bytes > 0 ? (size_t)bytes : 1);
 }
 
-static machine make_thread(const kernel *k, unsigned char *const *base, arena *a) {
-    machine m = {
-        .k = k, .a = a, .base = ARENA_ARRAY(a, unsigned char *, k->bufs.n + 1), .regs = ARENA_ARRAY(a, cell *, k->ins.n)
-    };
+/* Places of the registers; nil has one: operands that an op does not have. */
+static const place *place_registers(const kernel *k, arena *a, int *n_cells) {
+    place *regs = ARENA_ARRAY(a, place, k->ins.n);
+    *n_cells = 1;
+    for (int i = 1; i < k->ins.n; i++) {
+        regs[i] = (place){ *n_cells, k->ins.at[i].lanes > 1 };
+        *n_cells += k->ins.at[i].lanes;
+    }
+    return regs;
+}
+
+static machine make_thread(const kernel *k, unsigned char *const *base, const place *regs, int n_cells, arena *a) {
+    machine m = { .k = k,
+                  .a = a,
+                  .base = ARENA_ARRAY(a, unsigned char *, k->bufs.n + 1),
+                  .cells = ARENA_ARRAY(a, cell, n_cells),
+                  .regs = regs };
     m.var = ARENA_ARRAY(a, int64_t, k->vars.n + 1);
     m.iteration = ARENA_ARRAY(a, int64_t, k->block_threads ? k->ins.n : 1);
-    int64_t n = 1;
-    for (int i = 1; i < k->ins.n; i++) n += k->ins.at[i].lanes;
-    cell *cells = ARENA_ARRAY(a, cell, n);
-    n = 1;
-    m.regs[0] = cells; /* nil: operands that an op does not have */
-    for (int i = 1; i < k->ins.n; i++) {
-        m.regs[i] = cells + n;
-        n += k->ins.at[i].lanes;
-    }
     for (int b = 0; b < k->bufs.n; b++) {
         const kbuf *kb = &k->bufs.at[b];
         m.base[b] = kb->kind == KB_LOCAL ? poisoned(a, kb->elems * (int64_t)dtype_size((tn_dtype)kb->dtype)) : base[b];
@@ -604,6 +656,8 @@ void eval_kernel(const kernel *k, unsigned char *const *base, arena *a) {
     int n = k->block_threads ? k->block_threads : 1, grid_blocks = k->cluster ? k->cluster : 1;
     unsigned char **shared = ARENA_ARRAY(a, unsigned char *, k->bufs.n + 1);
     machine *threads = ARENA_ARRAY(a, machine, grid_blocks * n);
+    int n_cells;
+    const place *regs = place_registers(k, a, &n_cells);
     for (int g = 0; g < grid_blocks; g++) {
         for (int b = 0; b < k->bufs.n; b++) {
             const kbuf *kb = &k->bufs.at[b];
@@ -612,7 +666,7 @@ void eval_kernel(const kernel *k, unsigned char *const *base, arena *a) {
             else if (kb->kind != KB_DISTRIBUTED)
                 shared[b] = kbuf_is_local(kb) ? NULL : base[b];
         }
-        for (int t = 0; t < n; t++) threads[g * n + t] = make_thread(k, shared, a);
+        for (int t = 0; t < n; t++) threads[g * n + t] = make_thread(k, shared, regs, n_cells, a);
     }
     threads[0].end = ARENA_ARRAY(a, int, k->ins.n);
     threads[0].nests = ARENA_ARRAY(a, nest, k->ins.n);

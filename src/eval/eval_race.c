@@ -21,13 +21,19 @@ typedef struct area { /* of memory: the elements of buffers that overlap */
     element *at;
 } area;
 
+typedef struct place { /* of a buffer's elements: of its element i, at[(first + i * size) >> shift] */
+    element *at;       /* NULL: nothing races there */
+    int64_t first, size;
+    int shift;
+} place;
+
 struct race_log {
     const kernel *k;
     int cluster;                /* thread blocks */
     unsigned char *const *base; /* of buffers in global memory */
     int *area_of;               /* [bufs] of these */
     area *areas;                /* [bufs] */
-    element **own;              /* [cluster][bufs] shared memory of a thread block, and of a cluster */
+    place *places;              /* [cluster][bufs] shared memory is a thread block's own, or a cluster's */
 };
 
 static int64_t bytes_of(const kbuf *b) { return (int64_t)dtype_size((tn_dtype)b->dtype); }
@@ -63,19 +69,25 @@ race_log *race_log_make(const kernel *k, unsigned char *const *base, arena *a) {
     int n = k->bufs.n;
     *l = (race_log){ .k = k, .cluster = k->cluster ? k->cluster : 1, .base = base };
     l->area_of = ARENA_ARRAY(a, int, n + 1), l->areas = ARENA_ARRAY(a, area, n + 1);
-    l->own = ARENA_ARRAY(a, element *, (int64_t)l->cluster * n + 1);
+    l->places = ARENA_ARRAY(a, place, (int64_t)l->cluster * n + 1);
     find_areas(l);
     for (int b = 0; b < n; b++) {
         const kbuf *x = &k->bufs.at[b];
         area *r = &l->areas[b];
         if (!kbuf_is_local(x) && l->area_of[b] == b && r->written)
             r->at = ARENA_ARRAY(a, element, (r->end - r->begin + r->bytes - 1) / r->bytes + 1);
+    }
+    for (int b = 0; b < n; b++) {
+        const kbuf *x = &k->bufs.at[b];
+        const area *r = &l->areas[l->area_of[b]];
         for (int g = 0; g < l->cluster; g++) {
-            element **own = &l->own[(int64_t)g * n + b];
+            place *to = &l->places[(int64_t)g * n + b];
             if (x->kind == KB_SHARED || (x->kind == KB_DISTRIBUTED && g == 0))
-                *own = ARENA_ARRAY(a, element, x->elems + 1);
+                *to = (place){ ARENA_ARRAY(a, element, x->elems + 1), 0, 1, 0 };
             else if (x->kind == KB_DISTRIBUTED)
-                *own = l->own[b];
+                *to = l->places[b];
+            else if (!kbuf_is_local(x))
+                *to = (place){ r->at, base[b] - r->begin, bytes_of(x), __builtin_ctzll((uint64_t)r->bytes) };
         }
     }
     return l;
@@ -83,16 +95,14 @@ race_log *race_log_make(const kernel *k, unsigned char *const *base, arena *a) {
 
 void race_log_clear(race_log *l, int g) {
     for (int b = 0; b < l->k->bufs.n; b++) {
-        element *own = l->own[(int64_t)g * l->k->bufs.n + b];
-        if (own) memset(own, 0, sizeof *own * (size_t)l->k->bufs.at[b].elems);
+        element *own = l->places[(int64_t)g * l->k->bufs.n + b].at;
+        if (own && kbuf_is_local(&l->k->bufs.at[b])) memset(own, 0, sizeof *own * (size_t)l->k->bufs.at[b].elems);
     }
 }
 
 static element *element_at(const race_log *l, int g, int buf, int64_t at) {
-    const kbuf *b = &l->k->bufs.at[buf];
-    if (kbuf_is_local(b)) return b->kind == KB_LOCAL ? NULL : &l->own[(int64_t)g * l->k->bufs.n + buf][at];
-    const area *r = &l->areas[l->area_of[buf]];
-    return !r->written ? NULL : &r->at[(l->base[buf] + at * bytes_of(b) - r->begin) / r->bytes];
+    const place *x = &l->places[(int64_t)g * l->k->bufs.n + buf];
+    return x->at ? &x->at[(x->first + at * x->size) >> x->shift] : NULL;
 }
 
 static access by(const race_thread *t) { return (access){ t->thread, t->block, t->barriers, t->cluster_barriers }; }
