@@ -81,6 +81,7 @@ static int choose_threads(const kernel *k, int n, const target *t, double *best)
     if (private_elems(k) > MAX_PRIVATE || n == 0) *best = INFINITY;
     for (int block_threads = t->block_threads < 32 ? t->block_threads : 32; block_threads <= t->block_threads;
          block_threads *= 2) {
+        /* few instructions may go through many lines: rows whose elements lie apart, such as sums of columns */
         double apart =
             rows / m->warp / machine_units(t) * part_lines(m, loop_rows_lines(k, 1 + n, k->ins.n - n, block_threads));
         double cost = fmax(waves(rows * block_threads * crowding(k, block_threads, t), t) *

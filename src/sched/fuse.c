@@ -219,12 +219,14 @@ static bool is_near_memory(const sched *s, val v) {
     return false;
 }
 
-/* A contraction takes it, perhaps converted or in another order: it would be computed for each of its sums. */
-static bool is_operand(const sched *s, val v) {
+/* A contraction takes it, perhaps converted or in another order: it would be computed for each of its sums. What lies more
+ * steps away counts as one. */
+static bool is_operand(const sched *s, val v, int steps) {
     for (uint32_t u = graph_get(s->g, v)->first_use; u; u = s->g->uses.at[u - 1].next) {
         val user = s->g->uses.at[u - 1].user;
         const node *n = graph_get(s->g, user);
-        if (n->op == OP_dot || ((is_cast(n) || op_is_move((op_code)n->op)) && is_operand(s, user))) return true;
+        bool passed_on = is_cast(n) || op_is_move((op_code)n->op);
+        if (n->op == OP_dot || (passed_on && (!steps || is_operand(s, user, steps - 1)))) return true;
     }
     return false;
 }
@@ -243,7 +245,8 @@ static bool cheap_everywhere(const sched *s, val v, const int_list *groups) {
         (dots || !is_near_memory(s, v) || !sched_computes_again(s, v, groups->n)))
         return false;
     for (int i = 0; i < n->n_in; i++) {
-        if (s->place[n->in[i]] == PLACE_EVERYWHERE || (i && n->in[i] == n->in[0] && !(dots && is_operand(s, v)))) continue;
+        if (s->place[n->in[i]] == PLACE_EVERYWHERE || (i && n->in[i] == n->in[0] && !(dots && is_operand(s, v, NEAR))))
+            continue;
         if (!dots && is_small(s, n->in[i], graph_elems(s->g, v))) {
             small = true;
             continue;

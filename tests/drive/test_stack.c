@@ -74,6 +74,15 @@ static void casts(tn_graph *g) { /* and views */
     }
     tn_output(x, "y");
 }
+static void squares(tn_graph *g) { /* beside a contraction, and at the end of a long way of casts and views */
+    tn_tensor x = input(g, "x", TN_DIMS(8, 8)), y = tn_mul(x, x), z = y;
+    tn_output(tn_mul(tn_matmul(input(g, "u", TN_DIMS(8, 16)), input(g, "w", TN_DIMS(16, 8))), y), "y");
+    for (int i = 0; i < LEVELS / 2; i++) {
+        z = tn_transpose(tn_cast(tn_pad(z, LIST(0, 1), LIST(1, 0), 2, 1), TN_F16), 0, 1);
+        z = tn_cast(tn_slice(z, LIST(1, 1), LIST(9, 9), NULL, 2), TN_F32);
+    }
+    tn_output(tn_add(z, x), "z");
+}
 static void lookups(tn_graph *g) { /* the index of each is what the one before found */
     tn_tensor table = tn_input(g, "table", TN_I32, TN_DIMS(64)), x = tn_input(g, "x", TN_I32, TN_DIMS(8));
     for (int i = 0; i < 20000 / LARGE; i++) x = tn_gather(table, x, 0);
@@ -226,6 +235,7 @@ static const work works[] = {
     { "concat and slice", concats, 1 << COMPILED | 1 << TEXT | 1 << GPU },
     { "nested concats", nested_concats, 1 << COMPILED | 1 << PLAIN },
     { "casts and views", casts, 1 << COMPILED | 1 << CHECKED | 1 << GPU },
+    { "squares", squares, 1 << COMPILED | 1 << GPU },
     { "gathers", lookups, 1 << COMPILED | 1 << GPU },
     { "sums of sums", sums, 1 << COMPILED | 1 << PLAIN | 1 << GPU },
     { "many slots", many_slots, 1 << COMPILED | 1 << LOOP | 1 << ONE_BY_ONE },
