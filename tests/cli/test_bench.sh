@@ -1,8 +1,10 @@
 #!/bin/bash
 # Every benchmark at tiny sizes: exit code, JSON with the keys that scripts rely on, CSV, SVG; a spoiled result is caught; other
-# programs (here: small scripts that speak the protocol) appear as rivals, also when they refuse, lie dead or are missing.
+# programs (here: small scripts that speak the protocol) appear as rivals, also when they refuse, lie dead or are missing. A short
+# campaign: a third of those of OpenCL, in turns.
 # Labels: slow
 set -u
+. "$SOURCE_DIR/tests/support/campaign.sh"
 tenon=$BUILD_DIR/tenon
 [ -x "$tenon" ] || { echo "no program at $tenon"; exit 77; }
 command -v python3 >/dev/null || { echo "no python3 to read JSON with"; exit 77; }
@@ -144,23 +146,29 @@ spoiled "element" exp dot-sum-dot --sizes 17 --threads 1
 
 # Devices, where there is one.
 if "$tenon" devices --json | python3 -c 'import json, sys; sys.exit(not any(d["name"] == "opencl" and "detail" in d for d in json.load(sys.stdin)["devices"]))'; then
-    # optimised by PoCL, too: kernels that run for longer than they compile
-    POCL_EXTRA_BUILD_FLAGS='' bench "work,case,device,footprint" memory --device opencl --largest 0 --cases bandwidth,latency,access,atomics,barriers
-    spoiled "wrong result" memory --device opencl --largest 0 --cases access
-    spoiled "wrong result" memory --device opencl --largest 0 --cases latency
-    bench "$checked,variant,device" exp dot-sum-dot --device opencl --sizes 17
-    python3 - "$dir/out" <<'PY' || fail "bench exp --device: where the rows were measured"
+    if campaign_has 0 3; then
+        # optimised by PoCL, too: kernels that run for longer than they compile
+        POCL_EXTRA_BUILD_FLAGS='' bench "work,case,device,footprint" memory --device opencl --largest 0 --cases bandwidth,latency,access,atomics,barriers
+        spoiled "wrong result" memory --device opencl --largest 0 --cases access
+        spoiled "wrong result" memory --device opencl --largest 0 --cases latency
+    fi
+    if campaign_has 1 3; then
+        bench "$checked,variant,device" exp dot-sum-dot --device opencl --sizes 17
+        python3 - "$dir/out" <<'PY' || fail "bench exp --device: where the rows were measured"
 import json, sys
 report = json.load(open(sys.argv[1]))
 assert "plain C loops of one thread on the host" in report["note"] and "device opencl" in report["note"], report["note"]
 assert all(r["device"] == ("cpu" if r["variant"].startswith("C,") else "opencl") for r in report["rows"])
 assert {r["device"] for r in report["rows"]} == {"cpu", "opencl"}
 PY
-    bench "work,rung,device,size,err_bound" ladder sum --device opencl --sizes 65
-    mkdir "$dir/tmp"
-    TMPDIR=$dir/tmp bench "work,case,variant,device,size,compile_us,budget_us,budget_ratio" compile --device opencl --sizes 4
-    rmdir "$dir/tmp" || fail "bench compile leaves its cache"
-    spoiled "off by" compile --device opencl --sizes 4
+    fi
+    if campaign_has 2 3; then
+        bench "work,rung,device,size,err_bound" ladder sum --device opencl --sizes 65
+        mkdir "$dir/tmp"
+        TMPDIR=$dir/tmp bench "work,case,variant,device,size,compile_us,budget_us,budget_ratio" compile --device opencl --sizes 4
+        rmdir "$dir/tmp" || fail "bench compile leaves its cache"
+        spoiled "off by" compile --device opencl --sizes 4
+    fi
 fi
 
 # Exactness of functions: no plot, and sizes of its own.

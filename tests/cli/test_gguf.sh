@@ -1,6 +1,7 @@
 #!/bin/bash
 # tenon generate MODEL.gguf: files of every type of array, made here of models that train-lm made, write what the same numbers as
 # safetensors write; a prompt in chunks is the prompt token by token; mistakes in files are named.
+# Labels: long
 set -u
 tenon=$BUILD_DIR/tenon
 work=$(mktemp -d) || exit 1

@@ -2,6 +2,7 @@
 # The page of `tenon explain --html`: its data is the JSON of `tenon explain --json`, it asks nothing of the network, it is small,
 # and its script short. Where Chromium is installed: no message on its console, and none after everything that can be clicked was;
 # a picture of it shows something.
+# Labels: long
 set -u
 tenon=$BUILD_DIR/tenon
 work=$(mktemp -d) || exit 1

@@ -2,7 +2,9 @@
 # The page of `tenon explain --html` for a training step, ResNet-50 and a GPT, in headless Chromium, as wide as a desk and as a
 # phone, light and dark: where its panels are, that nothing is wider than the window, that it opens soon, that nothing
 # complains when everything is clicked, that it answers what a newcomer asks. Pictures are left in $BUILD_DIR/pages.
+# A short campaign: one look at each page, in turns.
 set -u
+. "$SOURCE_DIR/tests/support/campaign.sh"
 [ -z "$SANITIZE" ] || exit 0
 tenon=$BUILD_DIR/tenon
 browser=$(command -v chromium) || { echo "skipped: no Chromium"; exit 0; }
@@ -144,9 +146,10 @@ python3 "$work/resnet50.py" "$work/resnet50.onnx" || fail "no ResNet-50"
 kernels() { "$tenon" explain "$work/resnet50.onnx" --threads 2 "$@" 2>/dev/null | sed -n '1s/.*: \([0-9]*\) kernels.*/\1/p'; }
 some=$(kernels) plain=$(kernels --plain-convolutions)
 [ "${plain:-0}" -gt 40 ] && [ "${some:-0}" -gt "$plain" ] || fail "kernels of ResNet-50: ${some:-none}, with plain convolutions ${plain:-none}"
-looks=0
+looks=0 at=0
 look() { # look NAME WIDTH,HEIGHT light|dark [click]
     local name=$1 size=$2 how=$3 picture page busy
+    campaign_has $((at++)) 3 || return 0
     [ -n "${4:-}" ] && picture=$work/clicked.png || picture=$shots/$name-${size%,*}.png
     # Its windows are 500 wide at least: a phone's is a frame inside of one.
     [ "${size%,*}" -ge 500 ] || printf '<!doctype html><body style="margin:0"><iframe src="%s" style="border:0;width:%s;height:%s"></iframe>' \
@@ -174,6 +177,7 @@ for model in @digits-train:32 "$work/resnet50.onnx" @gpt-train; do
     look "$name" 1280,2400 light
     look "$name" 390,2400 dark
     look "$name" 1280,2400 dark click
+    at=$((at + 1)) # of a share, another one of the next page
 done
 echo "count: $looks looks at pages of @digits-train, ResNet-50 and @gpt-train in Chromium: panels where they belong, no complaint"
 exit $failed

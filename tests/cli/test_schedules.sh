@@ -1,11 +1,14 @@
 #!/bin/bash
 # Schedules as text: what `emit --target=schedule` prints gives the same kernels by --schedule; what is wrong in one is said with its
 # place or its step; one written by hand computes the same values.
+# A short campaign: a fifth of the models' programs, in turns.
+# Labels: long
 set -u
+. "$SOURCE_DIR/tests/support/campaign.sh"
 tenon=$BUILD_DIR/tenon
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
-failed=0 same=0
+failed=0 same=0 i=0
 export TENON_CACHE_DIR=$work/cache
 
 fail() { echo "test_schedules: $*"; failed=1; }
@@ -15,6 +18,7 @@ for model in $models; do
     for threads in 1 2; do
         for fusion in 1 2 3; do
             options="--threads=$threads --fusion=$fusion"
+            campaign_has $((i++)) 5 || continue
             # shellcheck disable=SC2086
             {
                 "$tenon" emit "@$model" $options --target=schedule >"$work/s" || fail "no schedule of @$model"
@@ -31,6 +35,7 @@ done
 for model in matmul:300x200x1000 matmul:1x2048x1024 linear_softmax:64x64x64 mlp:8x64 cnn digits-train:16 softmax:64x1000 layernorm:64x256 conv1d \
     fractional_pool attention relu:1000x1000; do
     for options in "--device cuda --fusion 2" "--device cuda --fusion 3" "--device opencl --fusion 3"; do
+        campaign_has $((i++)) 5 || continue
         language=${options#--device } language=${language%% *}
         # shellcheck disable=SC2086
         {

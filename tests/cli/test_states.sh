@@ -1,13 +1,15 @@
 #!/bin/bash
 # States and constants of builtin models take the memory of their values, once: within 2 %, and what lies between aligned places,
-# on the CPU at each vector width, and on GPUs. What explain prints as a sum is the sum of its buffers.
+# on the CPU at each vector width, and on GPUs. What explain prints as a sum is the sum of its buffers. A short campaign: each model
+# for one device or width in turns.
 # Labels: slow
 set -u
+. "$SOURCE_DIR/tests/support/campaign.sh"
 tenon=$BUILD_DIR/tenon
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 export TENON_CACHE_DIR=$work/cache
-failed=0 checked=0
+failed=0 checked=0 i=0
 
 cat >"$work/check.py" <<'EOF'
 import json, re, sys
@@ -43,6 +45,7 @@ EOF
 check() { # MODEL DEVICE OPTIONS..
     local model=$1 device=$2
     shift 2
+    campaign_has $((i++)) 4 || return 0
     "$tenon" explain "@$model" --device "$device" --json "$@" >"$work/e" 2>"$work/out" || { cat "$work/out"; failed=1; return; }
     python3 "$work/check.py" "$work/g" "$work/e" "$model" "$device ${TENON_CPU:-} $*" || failed=1
     checked=$((checked + 1))

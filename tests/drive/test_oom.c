@@ -3,7 +3,7 @@
  * the status is TN_ERR_NOMEM with a text, and the same work succeeds right afterwards with the same bits.
  *
  * One context serves many failures, so that the compiler runs once a kernel; a second loop makes a context for each failure
- * and finds the kernels on disk.
+ * and finds the kernels on disk. A short campaign: every fourth of the failures.
  *
  * Labels: slow */
 #include "tenon/tenon.h"
@@ -268,7 +268,7 @@ static void fail_each(story want) {
     assert_int_equal(tell(fix.ctx, &again), TN_OK);
     assert_memory_equal(again.out, want.out, sizeof want.out);
     assert_int_equal(c->live, live);
-    size_t n = c->calls - first, step = n / MOST + 1;
+    size_t n = c->calls - first, step = (n / MOST + 1) * (size_t)campaign(1, 4);
     for (int for_ever = 0; for_ever < 2; for_ever++)
         for (size_t k = 1 + (size_t)for_ever % step; k <= n; k += step) {
             story st = { .mode = want.mode, .graph = want.graph, .tools = want.tools };
@@ -322,7 +322,7 @@ static void test_new_context(void **state) {
     assert_int_equal(tell(ctx, &want), TN_OK);
     tn_ctx_free(ctx);
     assert_int_equal(whole.live, 0);
-    size_t step = whole.calls / 100 + 1, n_failed = 0, n_ok = 0;
+    size_t step = whole.calls / (size_t)campaign(100, 25) + 1, n_failed = 0, n_ok = 0;
     for (int for_ever = 0; for_ever < 2; for_ever++)
         for (size_t k = 1; k <= whole.calls; k += k < 25 ? 1 : step) {
             counter c = { .refuse_at = k, .for_ever = for_ever };

@@ -2,7 +2,7 @@
  * same bits, and the code generators write the same source. Random graphs, half of them differentiated, and all builtin models
  * at every fusion level, for processors and GPUs; texts with mistakes.
  *
- * Labels: random
+ * Labels: random long
  * TENON_FUZZ_SEEDS: how many graphs (default 500); TENON_FUZZ_FIRST: the first seed. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* Labels: random
+/* Labels: random long
  * test_loop.c - every schedule step on the files of tests/loop/<step>/: structure, and values before and after.
  *
  * A file is directive lines, a kernel, and what becomes of it:

@@ -1,6 +1,7 @@
 #!/bin/bash
 # test_runtime.sh - every builtin model as ONNX: read back it gives the same values; where the onnx package and ONNX Runtime are
 # installed (bench/rivals/setup ort, or TENON_ONNX_PYTHON names a Python that has both), these agree.
+# Labels: long
 set -u
 tenon=$BUILD_DIR/tenon
 python=${TENON_ONNX_PYTHON:-${XDG_CACHE_HOME:-$HOME/.cache}/tenon/rivals/venv/bin/python}

@@ -5,7 +5,9 @@
  *     ; exact               values must agree to the sign of zero, on inputs with NaN, infinities and zeros of both signs
  *     ; tolerance: 1e-6     relative to the largest value (default 1e-12: the evaluator computes in double)
  * The result must equal the expected graph up to renumbering and, always, evaluate to the same values as the input on random
- * inputs. TENON_BLESS=1 rewrites the expectations instead of comparing with them; the values are still compared. */
+ * inputs. TENON_BLESS=1 rewrites the expectations instead of comparing with them; the values are still compared.
+ *
+ * Labels: long */
 #include "eval/eval.h"
 #include "grad/grad.h"
 #include "pass/pass.h"

@@ -3,7 +3,7 @@
  * operands that are not finite where a mask throws their products away. The same as one kernel of a GPU that goes through its
  * scores tile by tile, by the interpreter.
  *
- * Labels: random */
+ * Labels: random long */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

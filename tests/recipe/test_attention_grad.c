@@ -2,7 +2,7 @@
  * and values are a kernel each, of which none stores a square of positions. Values by the interpreter, thread by thread,
  * against double; spellings; memory linear in the positions.
  *
- * Labels: random
+ * Labels: random long
  * TENON_FUZZ_SEEDS: a round of values for 280 of them, at least one; by default and of 2,000 one a spelling. */
 #include <math.h>
 #include <setjmp.h>

@@ -1,5 +1,7 @@
 /* test_contraction.c - register tiles, tails, staged panels and stretched contractions: matmul + bias + ReLU on shapes that
- * reach every path, and convolutions with their gradients, in one and two threads, against double precision. */
+ * reach every path, and convolutions with their gradients, in one and two threads, against double precision.
+ *
+ * Labels: long */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

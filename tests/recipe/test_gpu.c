@@ -2,7 +2,7 @@
  * interpreter against the reference evaluator, for small and large groups and grids; their texts read back; what the checker
  * must find.
  *
- * Labels: random
+ * Labels: random long
  * TENON_FUZZ_SEEDS: twice as many as graphs (default 120); TENON_FUZZ_FIRST: the first seed. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,8 @@
 /* test_gpu_tiles.c - whatever tiles tuning tries for a contraction on a GPU, the bits are the same: every candidate and
  * schedules with random numbers, for products as they are and transposed, batched ones, convolutions and long sums with few
- * results (which several threads share), run thread by thread by the interpreter. Choices that fit are really used. */
+ * results (which several threads share), run thread by thread by the interpreter. Choices that fit are really used.
+ *
+ * Labels: long */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -55,6 +55,16 @@ uint64_t fuzz_seeds(uint64_t n_default, uint64_t *out_first) {
     return n ? strtoull(n, NULL, 10) : n_default;
 }
 
+bool campaign_is_short(void) {
+    const char *how = getenv("TENON_CAMPAIGN");
+    return how && !strcmp(how, "short");
+}
+int campaign(int full, int short_) { return campaign_is_short() ? short_ : full; }
+bool campaign_has(uint64_t i, uint64_t share) {
+    const char *turn = getenv("TENON_TURN");
+    return !campaign_is_short() || (i + (turn ? strtoull(turn, NULL, 10) : 0)) % share == 0;
+}
+
 bool fuzz_by_c(void) {
     const char *cpu = getenv("TENON_CPU");
     return cpu && !strcmp(cpu, "c");

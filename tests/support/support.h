@@ -67,6 +67,15 @@ bool rng_chance(rng *r, double p);
  * environment replace the defaults; a test that uses this has the label `random` in its head comment. */
 uint64_t fuzz_seeds(uint64_t n_default, uint64_t *out_first);
 
+/* What a test does that takes long and is no random graph. A run by hand and `make check-all` do all of it; where
+ * TENON_CAMPAIGN=short (so `make check`), a share of it: fewer rounds of the same, with the same assertions. The counts that a
+ * test prints are those of what it did. Scripts: support/campaign.sh. */
+bool campaign_is_short(void);
+int campaign(int full, int short_); /* one of the two */
+/* Whether case i of a list is done: each of them, or one of `share` in turns. The turn is TENON_TURN (default 0), which
+ * `make check` sets to the day and prints: share days do all cases. */
+bool campaign_has(uint64_t i, uint64_t share);
+
 /* Whether TENON_CPU asks for code by the C compiler: a tenth of a second each time, so such tests do less. */
 bool fuzz_by_c(void);
 
