@@ -8,13 +8,14 @@ GPT_MINUTES ?= 5
 GPT_STEPS ?= 20000
 TENON = build/release/tenon
 
-.PHONY: help release debug demo demo-gpt check check-python fuzz bench soak install format clean
+.PHONY: help release debug demo demo-gpt check check-all check-python fuzz bench soak install format clean
 
 help:
 	@echo "make          release build: $(TENON), build/release/libtenon.so, build/release/examples/"
 	@echo "make demo     set up, build, train the digits network, run it in all five modes, measure, explain"
 	@echo "make demo-gpt train a GPT on the King James Bible for GPT_MINUTES=$(GPT_MINUTES) (again: goes on), write text with it"
-	@echo "make check    set up, then every test, sanitizer and rule of the repository"
+	@echo "make check    set up, then every test once, the rules and the sanitizers, long tests with short campaigns: 15 minutes on two cores"
+	@echo "make check-all  everything that a merge must pass: whole campaigns, every code generator, every sanitizer: three times as long"
 	@echo "make check-python  the Python package in a fresh virtual environment, beside PyTorch and ONNX Runtime where pip finds them"
 	@echo "make debug    debug build with tests in build/debug"
 	@echo "make fuzz     each fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS) under the sanitizers"
@@ -46,6 +47,10 @@ demo-gpt:
 check:
 	scripts/setup
 	scripts/check
+
+check-all:
+	scripts/setup
+	scripts/check all
 
 check-python:
 	scripts/check-python

@@ -2,6 +2,7 @@
 # The two views of tenon explain say the same: each kernel, its bytes, what it computes, its schedule and its decisions, and each
 # place in memory stand in the text and in the JSON with the same figures, references between the JSON's lists hold, and each edge
 # between kernels has a reason.
+# Labels: long
 set -u
 tenon=$BUILD_DIR/tenon
 work=$(mktemp -d) || exit 1

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Exported C on other processors, simulated by qemu: inference and a training, with vectors of NEON and without vectors, with the C
 # library's functions and with Tenon's own; and as WebAssembly in node. The numbers are those of `tenon run`.
+# Labels: long
 set -u
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT

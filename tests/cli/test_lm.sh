@@ -1,6 +1,7 @@
 #!/bin/bash
 # tenon train-lm and generate: a model learns, goes on after kill -9 with the same bits, writes the same text for the same seed;
 # mistakes are named.
+# Labels: long
 set -u
 tenon=$BUILD_DIR/tenon
 work=$(mktemp -d) || exit 1

@@ -1,5 +1,7 @@
 /* test_dynamic.c - programs with symbolic dims: one program for a range of sizes, against programs compiled for each size, in
- * every mode; errors of dims and bindings; no allocation after the first run. */
+ * every mode; errors of dims and bindings; no allocation after the first run.
+ *
+ * Labels: long */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

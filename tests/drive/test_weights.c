@@ -1,7 +1,7 @@
 /* test_weights.c - how often weights are held: the bytes that a program and its sessions keep are counted, and sessions that
  * share weights see their own values after they set some.
  *
- * Labels: threads */
+ * Labels: threads long */
 #include "tenon/tenon.h"
 
 #include <setjmp.h>

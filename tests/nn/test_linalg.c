@@ -1,5 +1,7 @@
 /* test_linalg.c - tenon_linalg.h: what factors must satisfy, in double, over sizes and batches; gradients; singular and
- * indefinite matrices; refused calls. */
+ * indefinite matrices; refused calls.
+ *
+ * Labels: long */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,7 @@
 /* test_panels.c - weights that no run changes lie in panels: contractions with the weights a constant or a state give every bit
- * that they give with the weights an input, in one and two threads, and follow a state that is set anew. */
+ * that they give with the weights an input, in one and two threads, and follow a state that is set anew.
+ *
+ * Labels: long */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -2,7 +2,7 @@
  * interpreter, thread by thread, against the reference evaluator; what must not be joined is not; and the checks find groups
  * that are dealt wrongly.
  *
- * Labels: random */
+ * Labels: random long */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

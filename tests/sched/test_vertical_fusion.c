@@ -1,6 +1,8 @@
 /* test_vertical_fusion.c - consecutive kernels that become one for a GPU: networks of odd sizes by the interpreter against the
  * reference evaluator, thread by thread; that they are one kernel where that is asked for and are not where rows need each
- * other; their texts read back. */
+ * other; their texts read back.
+ *
+ * Labels: long */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
