@@ -4,6 +4,9 @@
  * batch, one vector times a matrix). Out: the form of a GPU. The parts of a column are combined through shared memory, in
  * order.
  *
+ * A thread may read several rows before it computes with the first: where a root or a division takes branches, compilers leave
+ * each row's loads behind what is computed with the row before, and a thread waits for memory at every row.
+ *
  * A fixed value may be laid out in panels of the columns of a thread block, so that lines of memory are read whole, by one
  * block. */
 #include "loop/build.h"
@@ -11,7 +14,7 @@
 
 #include "loop/loop.h"
 
-enum { MOST_VARS = 50, MOST_LANES = 4, MOST_UNROLL = 64 };
+enum { MOST_VARS = 50, MOST_LANES = 8, MOST_UNROLL = 64 };
 
 static const kins *at(const column *w, int i) { return column_at(w, i); }
 static int64_t trips(const kins *loop) { return column_trips(loop); }
@@ -101,13 +104,38 @@ static affine in_panels(const column *w, arena *a, const build_places *p, kvar g
 
 /* ---- writing ---- */
 
+/* Where one of the rows is that a thread reads together: its instructions have these places. */
+typedef struct row_at {
+    build_copier c;
+    build_places p;
+    affine row, first; /* first: of the columns of thread block g */
+    kvar g;
+    int64_t end; /* of the rows, where some threads go past it; else 0 */
+} row_at;
+
+/* Instruction i of the body of the loops. */
+static void write_ins(column *w, kernel *o, int i, row_at *x) {
+    const kins *in = at(w, i);
+    build_copier *c = &x->c;
+    if (in->op == K_UPD && x->end) {
+        reg kept[2] = { c->to[in->a], c->to[in->b] };
+        c->to[in->a] = build_before(o, kept[0], TN_I64, x->row, 0, x->end, c->to[in->c]);
+        if (in->alu == OP_dot) c->to[in->b] = build_before(o, kept[1], TN_I64, x->row, 0, x->end, c->to[in->c]);
+        build_copy(c, i, &x->p);
+        c->to[in->a] = kept[0];
+        if (in->alu == OP_dot) c->to[in->b] = kept[1];
+        return;
+    }
+    reg r = build_copy(c, i, &x->p);
+    if (i == w->panels) o->ins.at[r].buf = (uint16_t)w->panel_buf, o->ins.at[r].idx = in_panels(w, o->a, &x->p, x->g, x->first);
+}
+
 /* A thread's own share of the rows; first: its first column, of those of thread block g. */
 static void write_share(column *w, kernel *o, build_copier *c, kvar g, affine first, kvar part) {
     arena *a = o->a;
     affine col = affine_add(a, build_times(a, g, w->columns), first);
     const kins *split = at(w, w->loops + w->split);
-    int64_t rows = trips(split), share = (rows + w->down - 1) / w->down;
-    bool tail = rows % w->down != 0;
+    int64_t rows = trips(split), together = w->down * w->ahead, share = (rows + together - 1) / together;
     build_places p = { .along = w->v, .lanes = w->lanes };
     bool *varies = gpu_varying(w->k, NULL, w->v);
     p.varies = varies;
@@ -116,7 +144,7 @@ static void write_share(column *w, kernel *o, build_copier *c, kvar g, affine fi
     build_put(&p, w->v, col);
     if (w->k->vars.at[w->v].extent % w->columns) build_bound(&p, col, w->k->vars.at[w->v].extent, 1);
     for (int i = w->from; i < w->loops; i++) build_copy(c, i, &p);
-    affine row = affine_const(0);
+    row_at *x = ARENA_ARRAY(a, row_at, w->ahead);
     for (int i = 0; i < w->n_loops; i++) {
         if (i != w->split) {
             kernel_push(o, *at(w, w->loops + i));
@@ -124,24 +152,19 @@ static void write_share(column *w, kernel *o, build_copier *c, kvar g, affine fi
         }
         kvar s = build_loop(o, "s", share, PAR_SERIAL);
         if (i == w->n_loops - 1 && share > 1) o->vars.at[s].role.unroll = share < w->unroll ? (int)share : w->unroll;
-        row = affine_offset(affine_add(a, build_times(a, s, w->down), affine_var(a, part)), split->lo);
-        build_put(&p, split->var, row);
-        if (tail) build_bound(&p, row, split->hi, 0);
-    }
-    for (int i = w->loops + w->n_loops; i < w->end - w->n_loops + 1; i++) {
-        const kins *in = at(w, i);
-        if (in->op == K_UPD && tail) {
-            reg kept[2] = { c->to[in->a], c->to[in->b] };
-            c->to[in->a] = build_before(o, kept[0], TN_I64, row, 0, split->hi, c->to[in->c]);
-            if (in->alu == OP_dot) c->to[in->b] = build_before(o, kept[1], TN_I64, row, 0, split->hi, c->to[in->c]);
-            build_copy(c, i, &p);
-            c->to[in->a] = kept[0];
-            if (in->alu == OP_dot) c->to[in->b] = kept[1];
-        } else {
-            reg r = build_copy(c, i, &p);
-            if (i == w->panels) o->ins.at[r].buf = (uint16_t)w->panel_buf, o->ins.at[r].idx = in_panels(w, a, &p, g, first);
+        for (int u = 0; u < w->ahead; u++) {
+            affine row =
+                affine_offset(affine_add(a, build_times(a, s, together), affine_var(a, part)), split->lo + u * w->down);
+            x[u] = (row_at){ *c, p, row, first, g, rows % together ? split->hi : 0 };
+            x[u].c.to = arena_copy(a, c->to, sizeof(reg) * (size_t)w->k->ins.n);
+            build_put(&x[u].p, split->var, row);
+            if (rows % together) build_bound(&x[u].p, row, split->hi, 0);
         }
     }
+    for (int loads = 1; loads >= 0; loads--) /* of all rows that are read together, and then what each computes */
+        for (int u = 0; u < w->ahead; u++)
+            for (int i = w->loops + w->n_loops; i < w->end - w->n_loops + 1; i++)
+                if ((at(w, i)->op == K_LOAD) == loads) write_ins(w, o, i, &x[u]);
     build_ends(o, w->n_loops);
 }
 
@@ -209,7 +232,7 @@ bool step_reduce_columns(kernel **kk, const loop_step *s, str *why) {
     const kernel *k = gpu_compacted(*kk);
     kvar v = step_loop(k, s, 0, why), r = v < 0 ? -1 : step_loop(k, s, 2, why);
     int64_t across = s->arg[1].n, down = s->arg[3].n, lanes = step_option(s, "lanes", 1), unroll = step_option(s, "unroll", 1),
-            panels = step_option(s, "panels", -1);
+            panels = step_option(s, "panels", -1), ahead = step_option(s, "ahead", 1);
     column w;
     if (v < 0 || r < 0 || !column_find(&w, k, why)) return false;
     if (w.v != v) return step_refuse(why, "the columns are those of %s", k->vars.at[w.v].name);
@@ -219,9 +242,11 @@ bool step_reduce_columns(kernel **kk, const loop_step *s, str *why) {
     if (!gpu_can_bind(k, -1, across * down, why)) return false;
     if (!gpu_is_power(lanes) || lanes > MOST_LANES || !column_lanes(&w, (int)lanes))
         return step_refuse(why, "what is summed cannot be read in aligned vectors of %lld", (long long)lanes);
-    if (unroll < 1 || unroll > MOST_UNROLL)
-        return step_refuse(why, "unrolled by %lld: expected 1 to %d", (long long)unroll, MOST_UNROLL);
-    w.lanes = (int)lanes, w.across = (int)across, w.down = down, w.columns = lanes * across, w.unroll = (int)unroll;
+    if (unroll < 1 || unroll > MOST_UNROLL || ahead < 1 || ahead > MOST_UNROLL)
+        return step_refuse(why, "unrolled by %lld, %lld rows ahead: expected 1 to %d", (long long)unroll, (long long)ahead,
+                           MOST_UNROLL);
+    w.ahead = (int)ahead, w.lanes = (int)lanes, w.across = (int)across, w.down = down, w.columns = lanes * across,
+    w.unroll = (int)unroll;
     if (panels >= 0 && !take_panels(&w, panels < k->bufs.n ? (int)panels : k->bufs.n, why)) return false;
     w.grid_blocks = (k->vars.at[v].extent + w.columns - 1) / w.columns;
     for (int i = 1; i < w.n_outer; i++) w.grid_blocks *= trips(at(&w, i));

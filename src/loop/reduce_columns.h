@@ -11,7 +11,7 @@ typedef struct column {
     kvar v;                                     /* the innermost outer loop: columns */
     int split;                                  /* the reducing loop that is shared out */
     int acc[COLUMN_MOST_SUMS], buf[COLUMN_MOST_SUMS], n_acc;
-    int lanes, across, unroll;
+    int lanes, across, unroll, ahead;   /* ahead: rows whose loads come first */
     int64_t down, columns, grid_blocks; /* wide: columns of a thread block */
     int panels, panel_buf;              /* a load of a fixed value that is in panels, or 0; the buffer that has them */
 } column;
