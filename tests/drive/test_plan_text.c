@@ -203,12 +203,13 @@ static void test_builtin_models(void **state) {
         "@maxpool:1x4x4x3",  "@fractional_pool:1x9x2x5", "@attention:1x8x8",       "@cnn:1",
         "@digits:1",         "@digits-train:2",          "@classifier-train:2"
     };
+    bool few = TEST_SANITIZED || campaign_is_short();
     for (size_t i = 0; i < COUNT_OF(models); i++) {
         size_t n;
         char *text = graph_text(models[i], &n);
         for (int fusion = 0; fusion < 4; fusion++)
             for (uint64_t machine = 0; machine < 4; machine++) {
-                if (TEST_SANITIZED && machine != (i + (size_t)fusion) % 4) continue; /* each level and machine, not each pair */
+                if (few && machine != (i + (size_t)fusion) % 4) continue; /* each level and machine, not each pair */
                 arena a;
                 guard gd;
                 rng r = rng_make(i);
@@ -223,7 +224,7 @@ static void test_builtin_models(void **state) {
         free(text);
     }
     printf("count: plans of %d models, 4 fusion levels, %s\n", (int)COUNT_OF(models),
-           TEST_SANITIZED ? "each for one of 4 machines" : "4 machines");
+           few ? "each for one of 4 machines" : "4 machines");
 }
 
 /* ---- texts with mistakes ---- */

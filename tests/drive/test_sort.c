@@ -1,6 +1,6 @@
 /* test_sort.c - sort, argsort, top-k and take-along against qsort, exactly: every dtype, axes in all places, sizes around
  * powers of two, so many that more is exchanged at once, ties, NaNs, infinities, -0, zero sizes; the gradient of a sort;
- * refused calls. Labels: devices */
+ * refused calls. Labels: devices long */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -2,7 +2,9 @@
  *
  * Every elementwise op of ops.def and every other differentiable op is taken through N_SAMPLES shapes and views (rank 0, zero
  * size, odd sizes, broadcast, strided, reversed, permuted, windows), first and second order. A sample that sits on a kink
- * (found by comparing differences of two step sizes, so by the function alone) is drawn again. */
+ * (found by comparing differences of two step sizes, so by the function alone) is drawn again.
+ *
+ * Labels: long */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,6 @@
-/* test_text.c - the text form: round trips, canonical text, every parser message with its place, and hostile bytes. */
+/* test_text.c - the text form: round trips, canonical text, every parser message with its place, and hostile bytes.
+ *
+ * Labels: long */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

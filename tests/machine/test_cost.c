@@ -1,5 +1,7 @@
 /* Bytes at each memory level against counts by hand; no kernel is predicted to beat what its machine's units can do; and what
- * has more work, fewer threads or a slower machine is never predicted to be faster. */
+ * has more work, fewer threads or a slower machine is never predicted to be faster.
+ *
+ * Labels: long */
 #include "drive/drive.h"
 #include "machine/cost.h"
 #include "machine/footprint.h"

@@ -1,5 +1,5 @@
 /* test_images.c - transposed convolutions, windows and their adjoint, pixel shuffles, adaptive pools, interpolation, grid
- * samples, regions and suppression against plain loops; gradients; refused calls. Labels: devices */
+ * samples, regions and suppression against plain loops; gradients; refused calls. Labels: devices long */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

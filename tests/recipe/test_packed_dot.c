@@ -1,7 +1,9 @@
 /* test_packed_dot.c - contractions of narrow numbers by words: what words mean, one by one; which contractions go by them; and
  * every bit of the results, for all kinds of operands, with the weights an input, a constant or a state, in one and two
  * threads, for every instruction set of this processor and through the C compiler, and in the interpreter for processors of all
- * kinds. A short campaign: a third of the contractions, in turns. */
+ * kinds. A short campaign: a third of the contractions, in turns.
+ *
+ * Labels: long */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
