@@ -212,6 +212,19 @@ static void check_copied(checker *c, reg r, const kins *in, const kbuf *b) {
         problem(c, r, "not copied to shared memory as it is by the next instruction alone");
 }
 
+/* Whether the kernel has stored in the buffer when it comes to r, or does so in an iteration before. */
+static bool is_stored_before(const kernel *k, reg r, uint16_t buf) {
+    int end = (int)r;
+    for (int i = 1; i < (int)r; i++) {
+        const kins *in = &k->ins.at[i];
+        int last = in->op == K_LOOP && in->par == PAR_SERIAL ? kernel_loop_end(k, i) : 0;
+        if (last > end) end = last;
+    }
+    for (int i = 1; i < end; i++)
+        if ((k->ins.at[i].op == K_STORE || k->ins.at[i].op == K_SCATTER) && k->ins.at[i].buf == buf) return true;
+    return false;
+}
+
 static void check_load(checker *c, reg r, const kins *in) {
     const kbuf *b = check_buffer(c, r, in, in->src);
     bool bytes = in->src == TN_I8 || in->src == TN_U8;
@@ -225,6 +238,7 @@ static void check_load(checker *c, reg r, const kins *in) {
     if (in->mode == LOAD_REMATERIALISED && !c->k->block_threads) problem(c, r, "rematerialised, not for a GPU");
     if (in->mode >= LOAD_ASYNC) check_copied(c, r, in, b);
     bool again = in->mode == LOAD_REMATERIALISED && b->kind == KB_LOCAL;
+    again |= in->mode == LOAD_HOISTED && b->kind == KB_INOUT && !is_stored_before(c->k, r, in->buf);
     if (in->mode && !again && (in->mode > LOAD_BULK || b->kind != KB_IN))
         problem(c, r, "hoisted above what b%d is yet to hold", in->buf);
     if (in->mode == LOAD_UNMASKED && !in->n_mask) problem(c, r, "unmasked, and there is no mask");
@@ -246,9 +260,7 @@ static void check_scatter(checker *c, reg r, const kins *in) {
     if (in->mode > SCATTER_MIN) problem(c, r, "mode %d of a scatter does not exist", in->mode);
 }
 
-static bool may_fetch(kbuf_kind kind, bool to_write) {
-    return to_write ? kind == KB_OUT || kind == KB_INOUT : kind == KB_IN || kind == KB_LOCAL;
-}
+static bool may_fetch(kbuf_kind kind, bool to_write) { return to_write ? kind == KB_OUT || kind == KB_INOUT : kind != KB_OUT; }
 
 static void check_prefetch(checker *c, reg r, const kins *in) {
     if ((c->k->block_threads && in->mode != PREFETCH_L2) || in->mode > PREFETCH_WRITE || in->buf >= c->k->bufs.n ||

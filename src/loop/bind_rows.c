@@ -295,7 +295,7 @@ static void fetch_lines(row_writer *w, const kins *load, const kins *loop, kvar 
     /* Of larger parts the second cache does not keep so many; and so many warps have their lines under way at once that memory
      * has nothing to wait for: with fetching, softmax of 32768 x 1024 f32 was at 0.82 of a copy, without at 0.94 or more
      * before. */
-    enum { LINE = MACHINE_GPU_LINE_BYTES, MOST = 64 << 10, MOST_OF_WARP = 2 << 10 };
+    enum { LINE = MACHINE_GPU_LINE_BYTES, MOST = 112 << 10, MOST_OF_WARP = 2 << 10 };
     kernel *o = w->o;
     int64_t size = (int64_t)dtype_size((tn_dtype)load->src), part = loop->hi / (w->cluster > 1 ? w->cluster : 1);
     if (part * size > (w->block_threads * (w->cluster > 1 ? w->cluster : 1) > 32 ? MOST : MOST_OF_WARP)) return;
@@ -321,7 +321,8 @@ static void fetch_later_row(row_writer *w, int n_rows, int64_t ahead) {
     for (int i = 1 + n_rows; i < k->ins.n - n_rows; i++) {
         const kins *in = &k->ins.at[i];
         if (in->op == K_LOOP) loop = in;
-        if (in->op != K_LOAD || !loop || in->dyn || in->n_mask || k->bufs.at[in->buf].kind != KB_IN || fetched[in->buf])
+        kbuf_kind kind = (kbuf_kind)k->bufs.at[in->buf].kind;
+        if (in->op != K_LOAD || !loop || in->dyn || in->n_mask || (kind != KB_IN && kind != KB_INOUT) || fetched[in->buf])
             continue;
         if (in->idx.n != 2 || affine_coef(in->idx, row) < 1 || affine_coef(in->idx, loop->var) != 1) continue;
         fetched[in->buf] = true;

@@ -3,34 +3,35 @@
  * the threads' own.
  *
  * In and out: the form of a GPU, behind vectorize_nests. A nest is taken when it is one loop of which each thread has the same
- * few iterations; a buffer when all that touch it are such nests, each thread at elements of its own. */
+ * few iterations, in the last of which some threads may have none; a buffer when all that touch it are such nests, each thread
+ * at elements of its own. */
 #include "loop/build.h"
 #include "loop/gpu_bind.h"
 
 enum { MOST_TURNS = 64, MOST_VARS = 50 };
 
-/* Iterations of each thread of the nest at `head`, if it is one to take; else 0. */
+/* Iterations of a thread of the nest at `head`, if it is one to take; else 0. In the last some threads may have none. */
 static int iterations_of(const kernel *k, int head, int most) {
     const kins *in = &k->ins.at[head];
-    if (in->op != K_LOOP || in->par != PAR_BLOCK_THREADS || in->lo != 0 || in->hi % k->block_threads ||
+    if (in->op != K_LOOP || in->par != PAR_BLOCK_THREADS || in->lo != 0 || in->hi < k->block_threads ||
         in->hi > (int64_t)most * k->block_threads)
         return 0;
     int end = kernel_loop_end(k, head);
     for (int i = head + 1; i < end; i++)
         if (k->ins.at[i].op == K_LOOP || (in[i - head].op == K_LOAD && in[i - head].mode)) return 0;
-    return (int)(in->hi / k->block_threads);
+    return (int)((in->hi + k->block_threads - 1) / k->block_threads);
 }
 
 /* Buffers in which every thread touches elements of its own alone, the same in each nest: how many of them; 0: it is not such a
  * buffer. */
-static int *find_own(const kernel *k, const int *nest) {
+static int *find_own(const kernel *k, const int *nest, int most) {
     int *own = ARENA_ARRAY(k->a, int, k->bufs.n + 1), *lanes = ARENA_ARRAY(k->a, int, k->bufs.n + 1);
     for (int b = 0; b < k->bufs.n; b++) own[b] = k->bufs.at[b].kind == KB_SHARED ? -1 : 0;
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         if ((in->op != K_LOAD && in->op != K_STORE && in->op != K_SCATTER) || own[in->buf] == 0) continue;
         const kins *loop = &k->ins.at[nest[i]];
-        int elems = nest[i] ? (int)(loop->hi / k->block_threads) * in->lanes : 0;
+        int elems = nest[i] ? iterations_of(k, nest[i], most) * in->lanes : 0;
         bool fits = elems && in->op != K_SCATTER && !in->dyn && !in->n_mask && (in->lanes == 1 || in->lane_stride == 1) &&
                     affine_equal(in->idx, build_times(k->a, loop->var, in->lanes));
         bool other = own[in->buf] > 0 && (own[in->buf] != elems || lanes[in->buf] != in->lanes);
@@ -57,7 +58,7 @@ static bool meets(const kernel *k, const int *own) {
  * memory has less to do. Each nest after the first widens it, and computes what it needs of it, anew. */
 static bool is_packed(const kernel *k, const kins *load, int iterations, int64_t long_part) {
     const kbuf *b = &k->bufs.at[load->buf];
-    return load->op == K_LOAD && b->kind == KB_IN && dtype_size((tn_dtype)b->dtype) == 2 &&
+    return load->op == K_LOAD && (b->kind == KB_IN || b->kind == KB_INOUT) && dtype_size((tn_dtype)b->dtype) == 2 &&
            load->lanes * iterations > long_part && !load->n_mask && !load->dyn;
 }
 
@@ -73,13 +74,15 @@ typedef struct register_cacher {
     int fetch, fetch_end; /* instructions that fetch a later row, which wait until this one is on its way; none: the same */
 } register_cacher;
 
-/* Loads of one place a thread in several nests. */
+/* Loads of one place a thread in several nests, before anything is stored there. */
 static bool is_again(const register_cacher *h, int load) {
     const kernel *k = h->k;
     const kins *in = &k->ins.at[load];
-    bool again = false;
+    bool again = false, stored = false;
     for (int i = 1; i < k->ins.n; i++) {
         const kins *other = &k->ins.at[i];
+        stored |= (other->op == K_STORE || other->op == K_SCATTER) && other->buf == in->buf;
+        if (other->op == K_LOAD && other->buf == in->buf && stored) return false;
         if (other->op != K_LOAD || other->buf != in->buf || h->nest[i] == h->nest[load]) continue;
         if (!h->nest[i] || other->lanes != in->lanes) return false;
         affine same =
@@ -90,13 +93,25 @@ static bool is_again(const register_cacher *h, int load) {
     return again;
 }
 
-/* The loop of a nest, dealt: `turn` after `turn` of each thread. Returns what its variable becomes. */
-static affine open_iterations(register_cacher *h, int iterations, kvar *iteration) {
+/* The loops of a nest, dealt: turn after turn of all threads; then, where it does not come out, one of some of them. */
+typedef struct turns {
+    affine turn, place; /* of a thread; of all, which the variable of the nest becomes */
+    int loops;          /* that are open */
+} turns;
+
+static bool open_turns(register_cacher *h, int head, bool last, turns *out) {
     kernel *o = h->c.o;
-    *iteration = build_loop(o, "s", iterations, PAR_SERIAL);
-    o->vars.at[*iteration].role.unroll = iterations;
-    kvar thread = build_loop(o, "t", h->k->block_threads, PAR_BLOCK_THREADS);
-    return affine_add(o->a, build_times(o->a, *iteration, h->k->block_threads), affine_var(o->a, thread));
+    int64_t threads = h->k->block_threads, full = h->k->ins.at[head].hi / threads, rest = h->k->ins.at[head].hi % threads;
+    if (last && !rest) return false;
+    *out = (turns){ .turn = affine_const(full), .loops = last ? 1 : 2 };
+    if (!last) {
+        kvar turn = build_loop(o, "s", full, PAR_SERIAL);
+        o->vars.at[turn].role.unroll = (int)full;
+        out->turn = affine_var(o->a, turn);
+    }
+    kvar thread = build_loop(o, "t", last ? rest : threads, PAR_BLOCK_THREADS);
+    out->place = affine_add(o->a, affine_scale(o->a, out->turn, threads), affine_var(o->a, thread));
+    return true;
 }
 
 static bool is_held(const register_cacher *h, int load) {
@@ -110,42 +125,54 @@ static bool load_packed(register_cacher *h, int head, int iterations) {
     bool any = false;
     for (int i = head + 1; h->nest[i] == head; i++) {
         const kins *in = &h->k->ins.at[i];
-        kvar iteration;
+        turns at;
         if (!is_held(h, i) || h->held[in->buf]) continue;
         any = true;
         int buf = h->held[in->buf] = build_buffer(o, in->src, KB_LOCAL, iterations * in->lanes);
-        build_places p = { .n = 0 };
-        build_put(&p, h->k->ins.at[head].var, open_iterations(h, iterations, &iteration));
-        kins store = { .op = K_STORE, .dtype = in->src, .buf = (uint16_t)buf, .lanes = in->lanes, .lane_stride = 1 };
-        store.a = build_copy(&h->c, i, &p), store.node = in->node;
-        store.idx = build_times(o->a, iteration, in->lanes);
-        o->ins.at[store.a].mode = LOAD_HOISTED;
-        kernel_push(o, store);
-        build_ends(o, 2);
+        for (int last = 0; last < 2; last++) {
+            build_places p = { .n = 0 };
+            if (!open_turns(h, head, last, &at)) continue;
+            build_put(&p, h->k->ins.at[head].var, at.place);
+            kins store = { .op = K_STORE, .dtype = in->src, .buf = (uint16_t)buf, .lanes = in->lanes, .lane_stride = 1 };
+            store.a = build_copy(&h->c, i, &p), store.node = in->node;
+            store.idx = affine_scale(o->a, at.turn, in->lanes);
+            o->ins.at[store.a].mode = LOAD_HOISTED;
+            kernel_push(o, store);
+            build_ends(o, at.loops);
+        }
     }
     return any;
 }
 
-static void cache_nest(register_cacher *h, int head) {
+static void cache_turns(register_cacher *h, int head, const turns *at) {
     const kernel *k = h->k;
     kernel *o = h->c.o;
-    int iterations = iterations_of(k, head, h->most);
-    kvar iteration, var = k->ins.at[head].var;
+    kvar var = k->ins.at[head].var;
     build_places *p = ARENA_ARRAY(k->a, build_places, 2), *mine = p + 1;
-    if (load_packed(h, head, iterations))
-        for (; h->fetch < h->fetch_end; h->fetch++) build_copy(&h->c, h->fetch, mine);
-    build_put(p, var, open_iterations(h, iterations, &iteration));
-    build_put(mine, var, affine_var(k->a, iteration));
+    build_put(p, var, at->place);
+    build_put(mine, var, at->turn);
     for (int i = head + 1; h->nest[i] == head; i++) {
         const kins *in = &k->ins.at[i];
         bool memory = in->op == K_LOAD || in->op == K_STORE;
         reg r = build_copy(&h->c, i, memory && h->own[in->buf] ? mine : p);
         if (in->op != K_LOAD || !h->held[in->buf]) continue;
         kins *load = &o->ins.at[r];
-        load->idx = build_times(o->a, iteration, in->lanes), load->mode = h->read[in->buf] ? LOAD_REMATERIALISED : LOAD_PLAIN;
-        load->buf = (uint16_t)h->held[in->buf], h->read[in->buf] = true;
+        load->idx = affine_scale(o->a, at->turn, in->lanes), load->mode = h->read[in->buf] ? LOAD_REMATERIALISED : LOAD_PLAIN;
+        load->buf = (uint16_t)h->held[in->buf];
     }
-    build_ends(o, 2);
+    build_ends(o, at->loops);
+}
+
+static void cache_nest(register_cacher *h, int head) {
+    const kernel *k = h->k;
+    const build_places none = { .n = 0 };
+    turns at;
+    if (load_packed(h, head, iterations_of(k, head, h->most)))
+        for (; h->fetch < h->fetch_end; h->fetch++) build_copy(&h->c, h->fetch, &none);
+    for (int last = 0; last < 2; last++)
+        if (open_turns(h, head, last, &at)) cache_turns(h, head, &at);
+    for (int i = head + 1; h->nest[i] == head; i++)
+        if (k->ins.at[i].op == K_LOAD && h->held[k->ins.at[i].buf]) h->read[k->ins.at[i].buf] = true;
 }
 
 /* The nests to take; returns how many. */
@@ -192,7 +219,7 @@ bool step_register_cache(kernel **kk, const loop_step *s, str *why) {
     if (find_nests(&h) < 2)
         return step_refuse(why, "fewer than two nests have each thread at the same elements, %lld iterations at most",
                            (long long)most);
-    h.own = find_own(k, h.nest), h.held = ARENA_ARRAY(k->a, int, k->bufs.n + 1);
+    h.own = find_own(k, h.nest, h.most), h.held = ARENA_ARRAY(k->a, int, k->bufs.n + 1);
     h.read = ARENA_ARRAY(k->a, bool, k->bufs.n + 1);
     kernel *o = gpu_kernel(k, k->block_threads);
     h.c = build_copier_make(k, o);

@@ -65,6 +65,11 @@ static int packed_group(const kernel *k, int n_rows, int64_t n, int lanes, const
     return held <= 1 && flops <= LITTLE ? (int)block_threads : 0;
 }
 
+/* Few of the threads have nothing to do in the last iteration. */
+static bool comes_out(int64_t vectors, int64_t threads) {
+    return threads <= vectors && 8 * vectors >= 7 * ((vectors + threads - 1) / threads * threads);
+}
+
 int recipe_row_threads(const kernel *k, int n_rows, const target *t, int *cluster) {
     int from = 1 + n_rows, to = k->ins.n - n_rows, nests = 0, lanes = 16 / gpu_widest(k);
     int64_t n = 0, rows = 1;
@@ -86,7 +91,8 @@ int recipe_row_threads(const kernel *k, int n_rows, const target *t, int *cluste
     if (shared) return shared;
     int block_threads = 32, most = t->max_block_threads > t->block_threads ? t->max_block_threads : t->block_threads;
     while (block_threads < most && block_threads * RECIPE_CACHED_SHARE < n) block_threads *= 2;
-    while (block_threads < t->block_threads && block_threads * 2 <= vectors && rows * block_threads < t->resident_threads)
+    while (block_threads < t->block_threads && comes_out(vectors, block_threads * 2) &&
+           rows * block_threads < t->resident_threads)
         block_threads *= 2;
-    return vectors % block_threads || vectors / block_threads > RECIPE_CACHED_TURNS ? 0 : block_threads;
+    return vectors < block_threads || vectors > (int64_t)RECIPE_CACHED_TURNS * block_threads ? 0 : block_threads;
 }
