@@ -150,6 +150,17 @@ void row_append(row_chain *c, const row_link *l, const kernel *k) {
     c->local += l->local;
 }
 
+int64_t row_read_again(const row_chain *c, const row_link *l, int64_t rows) {
+    int64_t bytes = 0;
+    for (int i = 0; i < l->n; i++) {
+        const row_access *x = &l->at[i];
+        int a = x->reads && x->apart ? find_all(c, x->buf) : -1;
+        if (a >= 0 && c->all.at[a].apart && c->all.at[a].stride == x->stride)
+            bytes += x->stride * rows * (int64_t)dtype_size((tn_dtype)x->dtype);
+    }
+    return bytes;
+}
+
 bool row_is_private(const row_chain *c, const row_uses *uses, const row_access *x) {
     return c->p->bufs.at[x->buf].kind == PB_TEMP && x->apart && x->writes && uses->first[x->buf] >= c->first &&
            uses->last[x->buf] < c->first + c->n;
@@ -173,6 +184,10 @@ typedef struct joiner {
     int64_t bytes; /* of local buffers */
     kvar rows[ROW_MOST_SHARED];
     affine row; /* what the innermost shared loop of a link stands for */
+    struct {
+        affine idx;
+        reg value; /* 0: none */
+    } * stored;    /* [bufs of o] what lies there is in this register, too: f32, stored once a row */
     struct {
         int buf;           /* of o, or -1; */
         int64_t offset;    /* where it begins, in bytes */
@@ -316,6 +331,18 @@ static int64_t place_in_states(const joiner *w, int32_t from, int buf) {
 
 static const pkernel *link_kernel(const joiner *w, int link_no) { return &w->c->p->kernels.at[w->c->first + link_no]; }
 
+/* Where the instruction, as it will stand in o, loads what a register has. Notes what it stores. */
+static reg forwarded(joiner *w, const kins *in, bool once_a_row) {
+    bool store = in->op == K_STORE || in->op == K_SCATTER, plain = !in->dyn && !in->n_mask && in->dtype == TN_F32;
+    if (!w->form->forward || (!store && in->op != K_LOAD)) return 0;
+    if (store) {
+        bool kept = once_a_row && in->op == K_STORE && plain && w->o->bufs.at[in->buf].dtype == TN_F32;
+        w->stored[in->buf].idx = in->idx, w->stored[in->buf].value = kept ? in->a : 0;
+        return 0;
+    }
+    return plain && w->stored[in->buf].value && affine_equal(in->idx, w->stored[in->buf].idx) ? w->stored[in->buf].value : 0;
+}
+
 /* buf: [bufs of the link] in o. */
 static void join_link(joiner *w, int link_no, const int *buf) {
     const pkernel *pk = link_kernel(w, link_no);
@@ -323,9 +350,11 @@ static void join_link(joiner *w, int link_no, const int *buf) {
     affine *to = ARENA_ARRAY(w->o->a, affine, k->vars.n + 1);
     int shared = w->c->shared, loops = row_shared_loops(k);
     reg *at = ARENA_ARRAY(w->o->a, reg, k->ins.n);
+    int depth = 0;
     join_vars(w, k, to);
     for (int i = 1 + shared; i < k->ins.n - shared; i++) {
         kins in = k->ins.at[i];
+        depth += (in.op == K_LOOP) - (in.op == K_END);
         bool memory = in.op == K_LOAD || in.op == K_STORE || in.op == K_SCATTER;
         in.a = at[in.a], in.b = at[in.b], in.c = at[in.c], in.dyn = at[in.dyn];
         if (in.op == K_LOOP) in.var = to[in.var].t[0].var;
@@ -339,7 +368,18 @@ static void join_link(joiner *w, int link_no, const int *buf) {
         }
         if (in.n_mask) in.mask = arena_copy(w->o->a, in.mask, sizeof(kmask) * (size_t)in.n_mask);
         for (int m = 0; m < in.n_mask; m++) in.mask[m].e = moved(w, in.mask[m].e, to);
-        at[i] = kernel_push(w->o, in);
+        reg known = forwarded(w, &in, depth == 0);
+        at[i] = known ? known : kernel_push(w->o, in);
+    }
+}
+
+/* What is written, and loaded by no link any more. */
+static void only_written(kernel *o) {
+    for (int b = 0; b < o->bufs.n; b++) {
+        bool read = o->bufs.at[b].kind != KB_INOUT;
+        for (int i = 1; i < o->ins.n && !read; i++)
+            read = (o->ins.at[i].op == K_LOAD || o->ins.at[i].op == K_SCATTER) && o->ins.at[i].buf == b;
+        if (!read) o->bufs.at[b].kind = KB_OUT;
     }
 }
 
@@ -399,12 +439,20 @@ static void write_links(joiner *w) {
     for (int i = block ? 1 : 0; i < c->shared; i++) kernel_push(w->o, (kins){ .op = K_END });
 }
 
+/* Bytes of rows that link i reads and one before it has touched. */
+static uint64_t read_again(const joiner *w, int i) {
+    const row_chain *c = w->c;
+    row_chain before = row_chain_make(c->p, c->first, c->shared);
+    for (int j = 0; j < i; j++) row_append(&before, c->links.at[j], link_kernel(w, j)->k);
+    return (uint64_t)row_read_again(&before, c->links.at[i], row_count(link_kernel(w, i)->k, c->shared));
+}
+
 /* Traffic at the border, without what is local now. */
 static void count(joiner *w) {
     const row_chain *c = w->c;
     for (int i = 0; i < c->n; i++) {
         const kernel *k = link_kernel(w, i)->k;
-        uint64_t less_read = 0, less_written = 0;
+        uint64_t less_read = w->form->forward ? read_again(w, i) : 0, less_written = 0;
         for (int j = 0; j < c->links.at[i]->n; j++) {
             const row_access *x = &c->links.at[i]->at[j];
             uint64_t bytes = (uint64_t)c->p->bufs.at[x->buf].bytes;
@@ -449,7 +497,9 @@ pkernel row_join(row_chain *c, const row_uses *uses, const row_form *form) {
     for (int i = 0; i < c->n; i++) n_bufs += p->kernels.at[c->first + i].k->bufs.n;
     w.last = ARENA_ARRAY(p->a, int, n_bufs), w.kind = ARENA_ARRAY(p->a, uint8_t, n_bufs);
     for (int t = 0; t < TN_N_DTYPES; t++) join_states(&w, (tn_dtype)t);
+    w.stored = arena_alloc(p->a, sizeof *w.stored * (size_t)(n_bufs + 1));
     write_links(&w);
+    if (form->forward) only_written(w.o);
     count(&w);
     for (int i = 0; i < c->n; i++) /* those of a plan are many: each join takes back its own */
         for (int b = 0; b < link_kernel(&w, i)->k->bufs.n; b++) {

@@ -55,6 +55,8 @@ row_chain row_chain_make(plan *p, int first, int shared);
 /* Why the kernel cannot follow, with so much room for local buffers and so many buffers at most; NULL: it can. */
 const char *row_objection(const row_chain *c, const row_link *l, const kernel *k, int64_t room, int most_args);
 void row_append(row_chain *c, const row_link *l, const kernel *k);
+/* Bytes that the chain touches row by row, and the kernel reads in the same rows, `rows` in all. */
+int64_t row_read_again(const row_chain *c, const row_link *l, int64_t rows);
 /* Only the chain sees access x is to, and each row its own part. */
 bool row_is_private(const row_chain *c, const row_uses *uses, const row_access *x);
 
@@ -62,6 +64,7 @@ typedef struct row_form {
     int64_t room;        /* bytes of local buffers between the kernels */
     int64_t block;       /* the innermost shared loop goes in blocks of so many rows; 0: row by row */
     bool states;         /* states that no run changes become one buffer of each dtype */
+    bool forward;        /* what a link stores once a row, the next ones take from its register */
     const uint8_t *kind; /* [n] local buffers are used again by kernels of the same kind only; NULL: by all */
 } row_form;
 /* The kernel and its arguments. */

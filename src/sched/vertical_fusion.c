@@ -11,12 +11,20 @@
 
 #include "sched/fusion.h"
 #include "loop/cluster_columns.h"
+#include "loop/gpu_bind.h"
+#include "recipe/recipe.h"
 #include "sched/row_join.h"
 
 #include <math.h>
 
-enum { FEW_ARGS = 60 /* buffers of a chain where the target does not say */, N_ROWS = 4 };
-#define GAIN 0.85 /* a chain has to be that much faster: the model is rough */
+enum {
+    FEW_ARGS = 60, /* buffers of a chain where the target does not say */
+    N_ROWS = 4,
+    MOST_KEPT = 8,   /* kernels of a chain whose rows stay in registers: more would not have room there */
+    MOST_BETWEEN = 8 /* kernels that one moves past */
+};
+#define GAIN 0.85      /* a chain has to be that much faster: the model is rough */
+#define KEPT_GAIN 0.97 /* .. where threads keep their rows, which then takes no more of anything */
 
 typedef struct link { /* a kernel, with so many loops over rows shared */
     row_link row;
@@ -24,7 +32,21 @@ typedef struct link { /* a kernel, with so many loops over rows shared */
     double inside[N_ROWS]; /* as part of a chain, a thread block having 1 << i rows; */
     double clustered;      /* of one by clusters of thread blocks, besides its contraction: */
     row_contraction layer; /* that; n = 0: it has none */
+    int64_t kept; /* elements of a row that each thread can keep its share of: of all nests; 0: its rows are not such */
 } link;
+
+/* Elements of a row, where all nests are single loops over as many, none a contraction: a thread has the same ones in each. */
+static int64_t kept_elems(const kernel *k, int shared) {
+    int64_t n = 0;
+    for (int i = 1 + shared, end = 0; i < k->ins.n - shared; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_SCATTER || in->op == K_ARGUPD || (in->op == K_UPD && in->alu == OP_dot)) return 0;
+        if (in->op != K_LOOP) continue;
+        if (i < end || in->lo != 0 || (n && in->hi != n)) return 0;
+        end = kernel_loop_end(k, i), n = in->hi;
+    }
+    return n;
+}
 
 static const link *link_make(const plan *p, const pkernel *pk, int shared, const target *t) {
     link l = { .row = row_link_make(p, pk, shared) };
@@ -32,12 +54,14 @@ static const link *link_make(const plan *p, const pkernel *pk, int shared, const
     l.alone = vertical_alone(k, t), l.among = vertical_among(k, t);
     for (int i = 0; i < N_ROWS; i++) l.inside[i] = vertical_inside(k, shared, row_count(k, shared), 1 << i, t);
     l.clustered = vertical_clustered(k, shared, row_count(k, shared), t, &l.layer);
+    l.kept = shared ? kept_elems(k, shared) : 0;
     return arena_copy(p->a, &l, sizeof l);
 }
 
 typedef struct chain {
     row_chain row;
     bool clustered; /* by clusters of thread blocks it is fastest */
+    bool kept;      /* with rows in the registers of threads it is fastest */
 } chain;
 typedef struct chooser {
     plan *p;
@@ -81,6 +105,22 @@ static double add_layer(chooser *w, const row_contraction *c, int64_t rows) {
     return least;
 }
 
+/* Rows that stay in the registers of threads from kernel to kernel: what several of them read, memory is read once for. */
+typedef struct kept_rows {
+    int64_t n; /* elements of a row; 0: they do not stay */
+    kernel all;
+} kept_rows;
+
+/* Before the link is one of the chain. Returns what the chain with it takes. */
+static double add_kept(kept_rows *r, const row_chain *c, const link *l, const kernel *k, const target *t) {
+    uint64_t again = (uint64_t)row_read_again(c, &l->row, row_count(k, c->shared));
+    if (!c->n) r->n = l->kept;
+    if (l->kept != r->n || c->n == MOST_KEPT) r->n = 0;
+    r->all.flops += k->flops, r->all.bytes_written += k->bytes_written;
+    r->all.bytes_read += k->bytes_read > again ? k->bytes_read - again : 0;
+    return r->n ? vertical_alone(&r->all, t) : INFINITY;
+}
+
 /* The longest chain from kernel `first` on that pays, with so many shared loops: its gain, in nanoseconds. */
 static double grow(chooser *w, int first, int shared, chain *out, const char **out_end) {
     plan *p = w->p;
@@ -89,7 +129,8 @@ static double grow(chooser *w, int first, int shared, chain *out, const char **o
     double summed = INFINITY; /* of the contractions by clusters; nothing else is done faster by them */
     int best_n = 0;
     int64_t columns = 0;
-    bool best_clustered = false;
+    bool best_clustered = false, best_kept = false;
+    kept_rows rows = { 0 };
     int64_t last_extent = shared ? row_extent(k0, shared - 1) : 1;
     row_chain c = row_chain_make(p, first, shared);
     *out_end = NULL;
@@ -99,6 +140,7 @@ static double grow(chooser *w, int first, int shared, chain *out, const char **o
         if (!row_same(k0, k, shared)) break;
         const link *l = link_of(w, i, shared);
         if ((*out_end = row_objection(&c, &l->row, k, w->room, w->most_args))) break;
+        double kept = add_kept(&rows, &c, l, k, w->t);
         row_append(&c, &l->row, k);
         alone += l->alone, among += l->among;
         clustered += columns && l->layer.n && l->layer.n != columns ? INFINITY : l->clustered;
@@ -115,16 +157,89 @@ static double grow(chooser *w, int first, int shared, chain *out, const char **o
         bool by_clusters = clustered + summed < least && (chained || clustered + summed < among) && is_private(w, &c);
         if (by_clusters) least = clustered + summed;
         least += w->after_ns;
-        if (c.n > 1 && alone * GAIN - least > best) best = alone * GAIN - least, best_n = c.n, best_clustered = by_clusters;
-        if (least - alone * GAIN > best + 8 * w->after_ns) { /* it will not be made up for */
+        double gain = alone * GAIN - least, kept_gain = alone * KEPT_GAIN - kept;
+        bool is_kept = kept_gain > gain;
+        if (is_kept) gain = kept_gain;
+        if (c.n > 1 && gain > best) best = gain, best_n = c.n, best_clustered = by_clusters && !is_kept, best_kept = is_kept;
+        if (gain + best < -8 * w->after_ns && !rows.n) { /* it will not be made up for */
             *out_end = "a thread block takes longer for its rows of this than a launch of its own";
             break;
         }
     }
-    *out = (chain){ row_chain_make(p, first, shared), best_clustered };
+    *out = (chain){ row_chain_make(p, first, shared), best_clustered, best_kept };
     for (int i = 0; i < best_n; i++) row_append(&out->row, c.links.at[i], p->kernels.at[first + i].k);
     if (best_n < c.n && !*out_end) *out_end = "a thread block takes longer for its rows of this than a launch of its own";
     return best;
+}
+
+/* Whether the two may change places: neither writes what the other reads or writes. */
+static bool are_independent(const pkernel *x, const pkernel *y) {
+    for (int i = 0; i < x->k->bufs.n; i++)
+        for (int j = 0; j < y->k->bufs.n; j++)
+            if (x->args[i].buf >= 0 && x->args[i].buf == y->args[j].buf &&
+                (x->k->bufs.at[i].kind != KB_IN || y->k->bufs.at[j].kind != KB_IN))
+                return false;
+    return true;
+}
+
+static bool share_large(const pkernel *x, const pkernel *y, int64_t elems) {
+    for (int i = 0; i < x->k->bufs.n; i++)
+        for (int j = 0; j < y->k->bufs.n; j++)
+            if (x->args[i].buf >= 0 && x->args[i].buf == y->args[j].buf && x->k->bufs.at[i].elems >= elems) return true;
+    return false;
+}
+
+/* Kernel j reads rows that kernel i does, and threads can keep them from one to the other. */
+static bool keeps_rows_of(plan *p, int i, int j) {
+    const pkernel *x = &p->kernels.at[i], *y = &p->kernels.at[j];
+    int shared = row_shared_loops(x->k);
+    int64_t n = kept_elems(x->k, shared), rows = row_count(x->k, shared);
+    if (!n || !row_same(x->k, y->k, shared) || kept_elems(y->k, shared) != n || !share_large(x, y, n * rows)) return false;
+    row_chain c = row_chain_make(p, i, shared);
+    row_link first = row_link_make(p, x, shared), next = row_link_make(p, y, shared);
+    row_append(&c, &first, x->k);
+    return row_read_again(&c, &next, rows) >= n * rows;
+}
+
+/* A kernel that can keep rows of another moves right behind it, where those between have nothing to do with it. */
+static void bring_together(plan *p) {
+    for (int i = 0; i + 2 < p->kernels.n; i++) {
+        if (keeps_rows_of(p, i, i + 1)) continue;
+        for (int j = i + 2; j < p->kernels.n && j <= i + 1 + MOST_BETWEEN; j++) {
+            if (!keeps_rows_of(p, i, j)) continue;
+            const pkernel moved = p->kernels.at[j];
+            bool free = true;
+            for (int m = i + 1; m < j; m++) free = free && are_independent(&p->kernels.at[m], &moved);
+            if (!free) continue;
+            memmove(&p->kernels.at[i + 2], &p->kernels.at[i + 1], sizeof moved * (size_t)(j - i - 1));
+            p->kernels.at[i + 1] = moved;
+            break;
+        }
+    }
+}
+
+/* Whether threads find their share of a row in their registers, as the recipe of rows will bind it. */
+static bool stays_in_registers(const kernel *k, const target *t) {
+    int cluster = 1;
+    const kernel *o = gpu_compacted(kernel_clone(k, k->a));
+    return recipe_row_threads(o, gpu_outer_loops(o), t, &cluster) > 0;
+}
+
+/* As many of the chain's kernels, from the first one on, as threads have registers for. Returns how many; 1: none are joined.
+ */
+static int join_kept(chooser *w, const row_chain *all) {
+    plan *p = w->p;
+    row_form form = { .forward = true };
+    for (int n = all->n; n > 1; n--) {
+        row_chain c = row_chain_make(p, all->first, all->shared);
+        for (int i = 0; i < n; i++) row_append(&c, all->links.at[i], p->kernels.at[c.first + i].k);
+        pkernel pk = row_join(&c, &w->uses, &form);
+        if (!stays_in_registers(pk.k, w->t)) continue;
+        row_commit(&c, &w->uses, &pk, "a row of the next needs that row alone: one launch, threads keep their share of it");
+        VEC_PUSH(p->a, &w->out, pk);
+        return n;
+    }
+    return 1;
 }
 
 static pkernel join(chooser *w, chain *c) {
@@ -150,6 +265,7 @@ void fuse_vertically(plan *p, const target *t) {
                   .after_ns = machine_row_of(t)->after_ns,
                   .room = t->shared_bytes - 16 * t->block_threads,
                   .most_args = t->buffers ? t->buffers : FEW_ARGS };
+    bring_together(p);
     w.links = ARENA_ARRAY(p->a, const link *, p->kernels.n *(ROW_MOST_SHARED + 1) + 1);
     w.shapes = ARENA_ARRAY(p->a, double, RECIPE_CLUSTER_SHAPES);
     w.layer = ARENA_ARRAY(p->a, double, RECIPE_CLUSTER_SHAPES);
@@ -166,8 +282,9 @@ void fuse_vertically(plan *p, const target *t) {
             if (!end && most == 0) end = reason;
         }
         int n = best.row.n;
+        if (best.kept) n = join_kept(&w, &best.row);
         if (i + n < p->kernels.n && end) row_decide(p, p->kernels.at[i + n - 1].root, p->kernels.at[i + n].root, false, end);
-        VEC_PUSH(p->a, &w.out, n > 1 ? join(&w, &best) : p->kernels.at[i]);
+        if (n == 1 || !best.kept) VEC_PUSH(p->a, &w.out, n > 1 ? join(&w, &best) : p->kernels.at[i]);
         i += n;
     }
     p->kernels.at = w.out.at, p->kernels.n = w.out.n, p->kernels.cap = w.out.cap;
