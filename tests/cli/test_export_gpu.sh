@@ -2,7 +2,7 @@
 # `tenon export --target=opencl` and `--target=cuda`: networks and a training step with their host part compile without a warning,
 # and give the numbers of `tenon run`, also after the states were saved and loaded. OpenCL runs here where there is a device; the
 # programs for CUDA are linked by nvcc alone and left in BUILD_DIR/export_gpu, where scripts/device-check runs them on a GPU. A short
-# campaign: a third of the programs, in turns.
+# campaign: a fifth of the programs, in turns.
 #
 # Labels: slow
 set -u
@@ -157,7 +157,7 @@ check() { # check MODEL MAIN OPTIONS...: with data.h
         "$tenon" export "$model" -o net.c --name net --target opencl --quiet "$@" || { fail "export $model $*"; return; }
         add_weights $weights
         for c in "$CC -std=gnu99" clang; do
-            command -v "${c%% *}" >/dev/null && campaign_has $((for_opencl++)) 3 || continue
+            command -v "${c%% *}" >/dev/null && campaign_has $((for_opencl++)) 5 || continue
             $c -O1 -Wall -Wextra -Wconversion -pedantic -Werror -c net.c -o net.o || { fail "$c: $model $*"; continue; }
             cc -O1 -w -include infer.h "$main.c" net.o -lOpenCL -o prog || { fail "$model: the host"; continue; }
             ./prog >got
@@ -169,7 +169,7 @@ check() { # check MODEL MAIN OPTIONS...: with data.h
     fi
     [ $has_nvcc = 1 ] || return
     for c in sm_80 sm_90; do
-        campaign_has $((for_cuda++)) 3 || continue
+        campaign_has $((for_cuda++)) 5 || continue
         "$tenon" export "$model" -o net.cu --name net --target cuda --cpu $c --quiet "$@" || { fail "export $model $* for $c"; return; }
         add_weights $weights
         cp "$main.c" main.cu
