@@ -161,7 +161,10 @@ static double matrix_cost_of(const sizes *z, const shape *s, const target *t) {
     double groups = threads / KERNEL_WARPGROUP, tiles = ceil((double)z->keys / s->tile), work = matrix_work(z, s, columns);
     double units = 2.0 * KERNEL_MATRIX * s->tile * ((double)z->steps + columns) / m->matrix_f16;
     double counted = z->skips ? 0.57 * tiles + 0.5 : tiles, at_once = fmin(room, ceil(blocks / cores));
-    double step = (work + units + moved / 2 / m->tile_bytes / groups) * (1 + 1 / (at_once * at_once)); /* of a warpgroup */
+    double operands = 2 * z->outer * (double)z->keys * ((double)z->steps + (double)z->columns),
+           far = operands > (double)t->l2_bytes / 2 ? 2 : 1; /* much of them comes from memory again */
+    double step =
+        (work + units + far * moved / 2 / m->tile_bytes / groups) * (1 + 1 / (at_once * at_once)); /* of a warpgroup */
     double alone = tiles * work * (3 + groups), all = ceil(blocks / cores) * groups * counted * step;
     return (fmax(alone, all) + 2500) / m->ghz + m->after_ns;
 }

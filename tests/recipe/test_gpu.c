@@ -734,13 +734,31 @@ static void test_scatter(void **state) {
     assert_true(private > 20 && searched > 20);
 }
 
+/* CUDA has cheaper functions for what will be rounded to 16 bits, and only for that. */
+ARENA_TEST(test_approximate) {
+    static const char *const ops[] = { "exp", "tanh" };
+    for (int i = 0; i < 4; i++) {
+        const char *text = arena_printf(a,
+                                        "kernel @k(b0 in f32[8], b1 out f32[8]) tiled blocks 1 threads 8 {\n var i = 8\n"
+                                        " loop i = 0 .. 8 step 1 block-threads\n %%2 = load b0[i]  f32\n"
+                                        " %%3 = %s %%2%s  f32\n store b1[i], %%3  f32\n end\n}",
+                                        ops[i / 2], i % 2 ? " approximate" : "");
+        plan p = { .a = a };
+        VEC_PUSH(a, &p.kernels, (pkernel){ .k = kernel_parse(a, text, strlen(text), "t") });
+        str cuda;
+        str_init(&cuda, a);
+        emit_gpu(&p, GPU_CUDA, &cuda);
+        assert_int_equal(strstr(cuda.s, arena_printf(a, "= coarse_%s(", ops[i / 2])) != NULL, i % 2);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_problems),     cmocka_unit_test(test_clusters),
-                                        cmocka_unit_test(test_carried),      cmocka_unit_test(test_never_full),
-                                        cmocka_unit_test(test_accesses),     cmocka_unit_test(test_parting),
-                                        cmocka_unit_test(test_reduced),      cmocka_unit_test(test_texts),
-                                        cmocka_unit_test(test_tiles),        cmocka_unit_test(test_across),
-                                        cmocka_unit_test(test_rows),         cmocka_unit_test(test_scatter),
-                                        cmocka_unit_test(test_random_graphs) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_problems),   cmocka_unit_test(test_approximate),
+                                        cmocka_unit_test(test_clusters),   cmocka_unit_test(test_carried),
+                                        cmocka_unit_test(test_never_full), cmocka_unit_test(test_accesses),
+                                        cmocka_unit_test(test_parting),    cmocka_unit_test(test_reduced),
+                                        cmocka_unit_test(test_texts),      cmocka_unit_test(test_tiles),
+                                        cmocka_unit_test(test_across),     cmocka_unit_test(test_rows),
+                                        cmocka_unit_test(test_scatter),    cmocka_unit_test(test_random_graphs) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

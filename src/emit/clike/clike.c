@@ -527,6 +527,12 @@ static void print_param_loop(clike *e, const kins *in) {
     str_addf(e->out, "%s; i%d += %lldL) {\n", in->a ? ")" : "", v, (long long)in->step);
 }
 
+static const char *approximate_name(const clike_language *l, op_code op) {
+    for (size_t i = 0; i < sizeof l->approximate / sizeof *l->approximate && l->approximate[i].name; i++)
+        if (l->approximate[i].op == op) return l->approximate[i].name;
+    return NULL;
+}
+
 static void print_loop(clike *e, const kins *in, reg r) {
     if (in->par >= PAR_GRID_THREADS) {
         print_bound(e, in, r);
@@ -672,8 +678,9 @@ static void print_instruction(clike *e, reg r) {
     case K_ALU: {
         reg ops[3] = { in->a, in->b, in->c };
         print_result(e, in, r);
-        if (in->alu == OP_exp && in->mode == ALU_APPROXIMATE && e->l->approximate_exp) {
-            str_addf(e->out, "%s(", e->l->approximate_exp);
+        const char *approximate = in->mode == ALU_APPROXIMATE ? approximate_name(e->l, (op_code)in->alu) : NULL;
+        if (approximate) {
+            str_addf(e->out, "%s(", approximate);
             clike_register(e, in->a);
             str_add(e->out, ")");
             break;

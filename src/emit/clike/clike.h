@@ -35,7 +35,10 @@ typedef struct clike_language {
     struct {                /* functions of functions.def for which it has something better: the body, of x */
         const char *word, *text;
     } own[4];
-    const char *approximate_exp; /* function: exp where it is coarse; NULL: as elsewhere */
+    struct { /* functions of f32 for results that are rounded to 16 bits; name NULL: no more of them */
+        op_code op;
+        const char *name;
+    } approximate[3];
     const char *apart;   /* function: an f32 as it is, in a register that others need not lie beside; NULL: there is none */
     const char *shuffle; /* printf, value: that of the thread of 32 whose number differs by bit h; NULL: there is none */
     const char *least32; /* printf, value: the smallest i32 of each 32 threads; NULL: by shuffles */

@@ -64,11 +64,18 @@ const clike_language clike_opencl = {
  * factor that it is multiplied by: one product of 2048 cubed took 360 us on an H200, not 350. x + -0 is x. */
 #define APART "INL float apart(float x) { asm(\"add.f32 %0, %0, 0f80000000;\" : \"+f\"(x)); return x; }\n"
 
-/* exp of a number that will be rounded to 16 bits: what is below 2^-126 is 0. Without .ftz there is a test and two products
- * round the instruction to bring that out. */
+/* Of numbers that will be rounded to 16 bits. What is below 2^-126 is 0: without .ftz there is a test and two products round
+ * the instruction to bring that out. tanh near 0 is x - x^3 / 3 .. - its fourth term is 2^-16.8 of it at 1/2 - and beyond
+ * 1 - 2 / (e^2|x| + 1). */
 #define COARSE                                                                                                                 \
     "INL float coarse_exp(float x) {\n"                                                                                        \
-    "    float r; asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(x * 1.44269504f)); return r; }\n"
+    "    float r; asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(x * 1.44269504f)); return r; }\n"                     \
+    "INL float coarse_tanh(float x) {\n"                                                                                       \
+    "    float z = x * x, e, r, p = __fmaf_rn(z, 0x1.664f48p-6f, -0x1.ba1ba2p-5f);\n"                                          \
+    "    p = __fmaf_rn(__fmaf_rn(p, z, 0x1.111112p-3f), z, -0x1.555556p-2f);\n"                                                \
+    "    asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(e) : \"f\"(fabsf(x) * 2.88539008f));\n"                                   \
+    "    asm(\"rcp.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(e + 1.0f));\n"                                                 \
+    "    return z < 0.25f ? __fmaf_rn(x * z, p, x) : copysignf(__fmaf_rn(-2.0f, r, 1.0f), x); }\n"
 
 /* What GPUs since sm_80 have instructions for. */
 #define EXTREME(name, sign)                                                                                                    \
@@ -185,7 +192,7 @@ const clike_language clike_cuda = {
     .apart = "apart",
     .extreme = { "max_nan", "min_nan" },
     .pack_bf16 = "pack_bf16",
-    .approximate_exp = "coarse_exp",
+    .approximate = { { OP_exp, "coarse_exp" }, { OP_tanh, "coarse_tanh" } },
     .own = { { "TO_BF16", "return (int32_t)pack_bf16(x, 0.0f);" },
              { "TO_HALF", "uint16_t r; asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(r) : \"f\"(x)); return r;" },
              { "FROM_HALF", "float r; asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(r) : \"h\"((uint16_t)x)); return r;" } },
