@@ -71,11 +71,11 @@ const clike_language clike_opencl = {
     "INL float coarse_exp(float x) {\n"                                                                                        \
     "    float r; asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(x * 1.44269504f)); return r; }\n"                     \
     "INL float coarse_tanh(float x) {\n"                                                                                       \
-    "    float z = x * x, e, r, p = __fmaf_rn(z, 0x1.664f48p-6f, -0x1.ba1ba2p-5f);\n"                                          \
+    "    float a = fabsf(x), z = x * x, e, r, p = __fmaf_rn(z, 0x1.664f48p-6f, -0x1.ba1ba2p-5f);\n"                            \
     "    p = __fmaf_rn(__fmaf_rn(p, z, 0x1.111112p-3f), z, -0x1.555556p-2f);\n"                                                \
-    "    asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(e) : \"f\"(fabsf(x) * 2.88539008f));\n"                                   \
+    "    asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(e) : \"f\"(a * 2.88539008f));\n"                                          \
     "    asm(\"rcp.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(e + 1.0f));\n"                                                 \
-    "    return z < 0.25f ? __fmaf_rn(x * z, p, x) : copysignf(__fmaf_rn(-2.0f, r, 1.0f), x); }\n"
+    "    return copysignf(z < 0.25f ? __fmaf_rn(a * z, p, a) : __fmaf_rn(-2.0f, r, 1.0f), x); }\n"
 
 /* What GPUs since sm_80 have instructions for. */
 #define EXTREME(name, sign)                                                                                                    \
