@@ -3,7 +3,7 @@
  * nvcc too. What there is no compiler for is skipped.
  *
  * Labels: slow random
- * TENON_FUZZ_SEEDS (default 1000): a hundredth of it random graphs, a fifth of a second each. A short campaign: a third of the
+ * TENON_FUZZ_SEEDS (default 1000): a hundredth of it random graphs, a fifth of a second each. A short campaign: a fifth of the
  * networks and of attention's, norms' and products' cases, in turns. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -253,7 +253,7 @@ static void test_clustered_rows(void **state) {
                   { TN_F16, 49152 },  { TN_BF16, 32768 },  { TN_F16, 24576 } };
     need_nvrtc();
     for (size_t i = 0; i < 2 * COUNT_OF(cases); i++) {
-        if (!campaign_has(i, 3)) continue;
+        if (!campaign_has(i, 5)) continue;
         arena a;
         guard gd;
         str text;
@@ -354,7 +354,7 @@ static void test_attention(void **state) {
     };
     need_nvrtc();
     for (size_t i = 0; i < 2 * COUNT_OF(sizes); i++) {
-        if (!campaign_has(i, 3)) continue;
+        if (!campaign_has(i, 5)) continue;
         const int64_t *n = sizes[i / 2];
         arena a;
         guard gd;
@@ -416,7 +416,7 @@ static void test_attention_by_units(void **state) {
                   { "f16", { 64, 300, 40 }, false, true },    { "bf16", { 200, 1024, 32 }, false, false } };
     need_nvrtc();
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        if (!campaign_has(i, 3)) continue;
+        if (!campaign_has(i, 5)) continue;
         arena a;
         guard gd;
         str source;
@@ -459,7 +459,7 @@ static void test_matrix_units(void **state) {
                     "i0 128 i1 256 staged; pack_shared k2 64 bulk; tile; pipeline 4; take_turns 3" } };
     need_nvrtc();
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        if (!campaign_has(i, 3)) continue;
+        if (!campaign_has(i, 5)) continue;
         arena a;
         guard gd;
         str text, source;
@@ -522,7 +522,7 @@ static void test_networks(void **state) {
     (void)state;
     need_nvrtc();
     for (size_t i = 0; i < COUNT_OF(networks); i++)
-        if (campaign_has(i, 3)) compile(text_of_network(networks[i]), networks[i]);
+        if (campaign_has(i, 5)) compile(text_of_network(networks[i]), networks[i]);
 }
 
 /* nvcc has the system's headers, and warns; machine code of both architectures is test_networks'. */
@@ -537,7 +537,7 @@ static void test_nvcc(void **state) {
     assert_non_null(mkdtemp(dir));
     snprintf(path, sizeof path, "%s/x.cu", dir);
     for (size_t i = 0; i < COUNT_OF(networks); i++) {
-        if (!campaign_has(i + 1, 3)) continue;
+        if (!campaign_has(i + 1, 5)) continue;
         n_nvcc++;
         FILE *f = fopen(path, "w");
         assert_non_null(f);

@@ -1,5 +1,5 @@
 /* test_signal.c - tenon_signal.h against sums over all samples: lengths of one and several factors, primes, large primes; axes
- * in all places; there and back; frames; mel filters; gradients; refused calls. Labels: devices */
+ * in all places; there and back; frames; mel filters; gradients; refused calls. Labels: devices long */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

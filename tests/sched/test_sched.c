@@ -1,5 +1,7 @@
 /* test_sched.c - layers (net_*.tn) and graphs that once were scheduled, tiled or placed wrongly: tests/sched/<name>.tn, at
- * every fusion level, with and without passes, for machines of every vector width. */
+ * every fusion level, with and without passes, for machines of every vector width.
+ *
+ * Labels: long */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
