@@ -14,7 +14,7 @@ help:
 	@echo "make          release build: $(TENON), build/release/libtenon.so, build/release/examples/"
 	@echo "make demo     set up, build, train the digits network, run it in all five modes, measure, explain"
 	@echo "make demo-gpt train a GPT on the King James Bible for GPT_MINUTES=$(GPT_MINUTES) (again: goes on), write text with it"
-	@echo "make check    set up, then every test once, the rules and the sanitizers, long tests with short campaigns: 15 minutes on two cores"
+	@echo "make check    set up, then the rules, all tests but rules/test_add_op, long ones with short campaigns, most under ASan + UBSan, too: 15 minutes on two cores"
 	@echo "make check-all  everything that a merge must pass: whole campaigns, every code generator, every sanitizer: three times as long"
 	@echo "make check-python  the Python package in a fresh virtual environment, beside PyTorch and ONNX Runtime where pip finds them"
 	@echo "make debug    debug build with tests in build/debug"
