@@ -175,6 +175,12 @@ static graph *every_op(arena *a, tn_dtype t, int64_t n) {
     return g;
 }
 
+/* The numbers of constant c, but no constant: no absolute value is below -1. */
+static val not_folded(graph *g, val in, val c) {
+    val size = graph_unary(g, OP_abs, in);
+    return graph_select(g, graph_binary(g, OP_lt, size, graph_splat_like(g, size, -1)), in, c);
+}
+
 /* The f32 functions over 65536 bit patterns of all exponents; pairs with the patterns in another order. */
 static graph *every_pattern(arena *a) {
     graph *g = graph_make(a, "patterns");
@@ -185,7 +191,7 @@ static graph *every_pattern(arena *a) {
         for (int64_t k = 0; k < n; k++) bits[k] = (uint32_t)(k * (i ? 40503 : 1) % n) * 65537u + (i ? 77 : 0);
         val in = graph_add(g, &(spec){ .op = OP_input, .dtype = TN_F32, .name = i ? "y" : "x", .rank = 1, .dims = &n });
         val c = graph_add(g, &(spec){ .op = OP_const, .dtype = TN_F32, .rank = 1, .dims = &n, .data = bits });
-        x[i] = graph_select(g, graph_binary(g, OP_lt, in, in), in, c); /* c, but no constant */
+        x[i] = not_folded(g, in, c);
     }
     for (int op = 1; op < N_OPS; op++) {
         const op_info *info = op_get((op_code)op);
@@ -213,6 +219,43 @@ static graph *every_pattern(arena *a) {
     return g;
 }
 
+/* Casts to bytes of quotients by a constant, rounded and clamped: numbers beside every edge between two results. */
+static graph *every_step(arena *a) {
+    static const struct {
+        tn_dtype to;
+        double zero, lo, hi;
+    } forms[] = { { TN_U8, 0, 0, 255 },      { TN_U8, 131, 0, 255 }, { TN_I8, 0, -128, 127 }, { TN_I8, -7, -128, 127 },
+                  { TN_U8, 3, 3, 200 },      { TN_U8, 0, 1, 200 },   { TN_I8, 5, 0, 127 },    { TN_U8, 0.5, 0, 255 },
+                  { TN_I8, 0, -127.5, 127 }, { TN_U8, 0, 9, 9 } };
+    static const double steps[] = { 0.0108161317184567, 0.0018479339778423, 0.25, 3.0000002384, 1e-20, 1e38, -0.5 };
+    static const float special[] = { NAN, INFINITY, -INFINITY, -0.0f, 3e38f, -3e38f, 1e-40f };
+    graph *g = graph_make(a, "steps");
+    enum { AROUND = 5, EDGES = 257, N = EDGES * AROUND + COUNT_OF(special) };
+    int64_t n = N;
+    val in = graph_add(g, &(spec){ .op = OP_input, .dtype = TN_F32, .name = "x", .rank = 1, .dims = &n });
+    rng r = rng_make(7);
+    for (int i = 0; i < 8 * (int)COUNT_OF(forms); i++) {
+        int which = i % (int)COUNT_OF(forms), fixed = i / (int)COUNT_OF(forms);
+        float *x = ARENA_ARRAY(a, float, n),
+              step = (float)(fixed < 2 ? steps[i % (int)COUNT_OF(steps)] : rng_range(&r, 1e-4, 0.3));
+        for (int64_t k = 0; k < EDGES * AROUND; k++) {
+            x[k] = (float)((forms[which].lo + (double)(k / AROUND) - 0.5 - forms[which].zero) * (double)step);
+            for (int64_t m = 0; m < k % AROUND; m++) x[k] = nextafterf(x[k], m & 1 ? INFINITY : m < 2 ? -INFINITY : 0);
+        }
+        memcpy(x + EDGES * AROUND, special, sizeof special);
+        val c = graph_add(g, &(spec){ .op = OP_const, .dtype = TN_F32, .rank = 1, .dims = &n, .data = x });
+        val v = not_folded(g, in, c);
+        v = graph_unary(g, OP_round, graph_binary(g, OP_div, v, graph_splat_like(g, v, (double)step)));
+        if (forms[which].zero) v = graph_binary(g, OP_add, v, graph_splat_like(g, v, forms[which].zero));
+        val lo = graph_splat_like(g, v, forms[which].lo), hi = graph_splat_like(g, v, forms[which].hi);
+        v = i % 2 ? graph_binary(g, OP_max, graph_binary(g, OP_min, v, hi), lo)
+                  : graph_binary(g, OP_min, graph_binary(g, OP_max, v, lo), hi);
+        graph_output(g, arena_printf(a, "y%d", i), graph_cast(g, v, forms[which].to));
+    }
+    graph_compact(g);
+    return g;
+}
+
 static void every_op_test(bool sse2) {
     world w = world_open(sse2);
     int bad = 0, graphs = 0;
@@ -221,14 +264,14 @@ static void every_op_test(bool sse2) {
         skip();
     }
     n_fallbacks = 0;
-    for (int t = 0; t <= TN_N_DTYPES; t++) {
+    for (int t = 0; t <= TN_N_DTYPES + 1; t++) {
         if (!campaign_has((uint64_t)t + sse2, 4)) continue;
         arena a;
         guard gd;
         arena_init(&a, mem_libc(), &gd);
         if (!GUARD_TRY(&gd)) fail_msg("graph %d: %s", t, gd.err.text);
-        graph *g = t < TN_N_DTYPES ? every_op(&a, (tn_dtype)t, 61) : every_pattern(&a);
-        bad += !check(&w, g, &a, (uint64_t)t, t % 2 ? 3 : 0);
+        graph *g = t < TN_N_DTYPES ? every_op(&a, (tn_dtype)t, 61) : t == TN_N_DTYPES ? every_pattern(&a) : every_step(&a);
+        bad += !check(&w, g, &a, (uint64_t)t, t % 2 || t > TN_N_DTYPES ? 3 : 0);
         graphs++;
         arena_fini(&a);
     }

@@ -86,9 +86,11 @@ static void sel_convert(selector *s, reg r) {
     const kins *in = &s->k->ins.at[r];
     kval out = sel_shaped(s, XI32, in->lanes);
     bool clamped = in->op == K_CAST && is_clamped(s->k, in->a, (tn_dtype)in->dtype);
+    reg counted = sel_find_steps(s, in);
     for (int c = 0; c < out.n; c++) {
-        xval x = sel_operand(s, in->a, in->lanes, c);
-        xval v = in->op == K_CAST      ? cast(s->f, (tn_dtype)in->dtype, (tn_dtype)in->src, x, out.cl, clamped)
+        xval x = sel_operand(s, counted ? counted : in->a, in->lanes, c);
+        xval v = counted               ? sel_quantise(s, x, out.cl)
+                 : in->op == K_CAST    ? cast(s->f, (tn_dtype)in->dtype, (tn_dtype)in->src, x, out.cl, clamped)
                  : in->op == K_BITCAST ? (xval){ x.r, xt((tn_dtype)in->dtype) }
                                        : wrap(s->f, (tn_dtype)in->src, x, out.cl);
         v = x86_copied(s->f, v);

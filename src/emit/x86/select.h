@@ -11,14 +11,22 @@ typedef struct kval { /* a kernel register: n chunks of cl lanes */
     vreg r[MAX_CHUNKS];
 } kval;
 
+typedef struct sel_steps {              /* round(x / step) + zero, within [lo, hi] .. */
+    float step, high, low, least, most; /* .. is x within [least, most] times high + low, where that is found to be the same */
+    tn_dtype to;
+    int zero, lo, hi;
+    bool found;
+} sel_steps;
+
 typedef struct selector {
     xfn *f;
     const kernel *k;
-    kval *at;       /* [ins] */
-    int64_t *local; /* [bufs] frame offsets of the local buffers; -1 for the others */
-    bool *bcast;    /* [ins] one lane, used by wider instructions */
-    bool wide8;     /* some vector has 8-byte lanes: all are split alike */
-    int vec;        /* lanes of a chunk at most */
+    kval *at;        /* [ins] */
+    int64_t *local;  /* [bufs] frame offsets of the local buffers; -1 for the others */
+    bool *bcast;     /* [ins] one lane, used by wider instructions */
+    bool wide8;      /* some vector has 8-byte lanes: all are split alike */
+    int vec;         /* lanes of a chunk at most */
+    sel_steps steps; /* the last that were looked at */
 } selector;
 
 static inline xtype xt(tn_dtype t) {
@@ -58,5 +66,8 @@ void sel_store(selector *s, const kins *in);
 xval sel_combine(selector *s, op_code op, tn_dtype src, int lanes, const reg *r, const xval *x);
 void sel_scatter(selector *s, const kins *in);
 void sel_prefetch(selector *s, const kins *in);
+/* quantise.c: the register whose steps a cast counts, without a division as sel_quantise does; 0: it is another cast. */
+reg sel_find_steps(selector *s, const kins *cast);
+xval sel_quantise(selector *s, xval x, int n);
 
 #endif
