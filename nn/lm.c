@@ -51,26 +51,20 @@ static tn_tensor matrix(lm *m, const char *name, tn_shape shape, double scale) {
     return tn_cast(state(m, name, m->o.weights, shape), m->o.dtype);
 }
 
-/* Numbers of 4 bits, two in a byte of q, which has size 1 along `axis`: that becomes the half of the byte. High halves are 16
- * times what they stand for. */
+/* Numbers of 4 bits, two in a byte of q, which has size 1 along `axis`: that becomes the half of the byte. */
 static tn_tensor halves(const lm *m, tn_tensor q, int axis) {
-    tn_shape two = { .rank = tn_tensor_shape(q).rank };
-    if (two.rank < 0) return q;
-    for (int i = 0; i < two.rank; i++) two.dim[i] = i == axis ? 2 : 1;
-    tn_tensor part = tn_and(tn_cast(q, TN_I32), tn_const(m->g, TN_I32, two, (int32_t[]){ 0x0f, 0xf0 }));
-    tn_tensor zero = tn_const(m->g, TN_F32, two, (float[]){ 8, 128 });
-    return tn_sub(tn_cast(part, m->o.dtype), tn_cast(zero, m->o.dtype));
-}
-/* 1 and 1/16 for them, along an axis before the last of `rank`. */
-static tn_tensor halves_scale(const lm *m, int rank) {
-    tn_shape two = { .rank = rank };
-    for (int i = 0; i < rank; i++) two.dim[i] = i == rank - 2 ? 2 : 1;
-    return tn_cast(tn_const(m->g, TN_F32, two, (float[]){ 1, 0.0625F }), m->o.dtype);
+    tn_shape bits = { .rank = tn_tensor_shape(q).rank };
+    int64_t zero[TN_MAX_RANK] = { 0 }, step[TN_MAX_RANK];
+    if (bits.rank < 0) return q;
+    for (int i = 0; i < bits.rank; i++) bits.dim[i] = i == axis ? 8 : 1, step[i] = i == axis ? 4 : 1;
+    tn_tensor first = tn_slice(tn_iota(m->g, TN_I32, bits, axis), zero, bits.dim, step, bits.rank);
+    tn_tensor part = tn_and(tn_shift_right(tn_cast(q, TN_I32), first), tn_full(m->g, TN_I32, TN_SCALAR, 0x0f));
+    return tn_sub_scalar(tn_cast(part, m->o.dtype), 8);
 }
 
 /* Weights [in,out], across: [out,in], as a factor of the contraction over all but one axis of the result: 8-bit numbers and a
  * scale for each group of neighbouring inputs become [in/group,group,out] or [out,in/group,group]; of 4 bits
- * [in/group,2,group/2, out] or [out,in/group,2,group/2], where high halves are 16 times as large. */
+ * [in/group,2,group/2, out] or [out,in/group,2,group/2]. */
 static tn_tensor dequantised(lm *m, const char *name, int64_t in, int64_t out, bool across) {
     char part[80];
     int64_t g = m->o.group, n = in / g;
@@ -100,7 +94,6 @@ static tn_tensor product(lm *m, tn_tensor x, int64_t out, const char *name, bool
                        (long long)g);
     bool four = m->o.bits == 4;
     x = tn_reshape(x, four ? TN_DIMS(m->batch, m->t, in / g, 2, g / 2) : TN_DIMS(m->batch, m->t, in / g, g));
-    if (four) x = tn_mul(x, halves_scale(m, 5)); /* exact, and less work than in the weights */
     return tn_dot(x, dequantised(m, name, in, out, across), NULL, NULL, 0, axes, of_w, four ? 3 : 2);
 }
 
@@ -131,7 +124,7 @@ static tn_tensor embedded(lm *m, tn_tensor tokens, const char *name) {
     tn_tensor scale = tn_gather(state(m, part, TN_F32, TN_DIMS(m->o.vocab, w / g)), tokens, 0);
     if (!scale.id || !q.id) return scale;
     if (four) {
-        q = tn_mul(halves(m, tn_reshape(q, TN_DIMS(m->batch, m->t, w / g, 1, g / 2)), 3), halves_scale(m, 5));
+        q = halves(m, tn_reshape(q, TN_DIMS(m->batch, m->t, w / g, 1, g / 2)), 3);
         scale = tn_cast(tn_reshape(scale, TN_DIMS(m->batch, m->t, w / g, 1, 1)), m->o.dtype);
         return tn_reshape(tn_mul(q, scale), TN_DIMS(m->batch, m->t, w));
     }

@@ -21,7 +21,7 @@ static bool is_of_bytes(const kernel *k, reg r) {
     const kins *in = &k->ins.at[r];
     if (in->op == K_LOAD) return in->src == TN_I8 || in->src == TN_U8;
     if (in->op == K_CONST) return true;
-    if (in->op == K_CAST) return is_of_bytes(k, in->a);
+    if (in->op == K_CAST || (in->op == K_ALU && in->alu == OP_shift_right)) return is_of_bytes(k, in->a);
     if (in->op != K_ALU || (in->alu != OP_sub && in->alu != OP_add && in->alu != OP_and)) return false;
     const kins *b = &k->ins.at[in->b];
     bool fixed = b->op == K_LOAD && k->bufs.at[b->buf].fixed && !affine_equal(b->idx, k->ins.at[in->a].idx);

@@ -16,11 +16,6 @@ static int64_t apart(const kins *load, kvar v) { /* 0: stands still */
     return c < 0 ? -c : c;
 }
 
-static int64_t distance(const kins *a, const kins *b, kvar v) { /* of the operand that moves less */
-    int64_t x = apart(a, v), y = apart(b, v);
-    return x == 0 || (y != 0 && y < x) ? y : x;
-}
-
 /* Loops i .. i + n - 1 are perfectly nested contraction loops around one update. */
 static int nest_at(const kernel *k, int i) {
     int n = 0;
@@ -49,6 +44,18 @@ static const kins *read_by(const kernel *k, reg r) {
     return &k->ins.at[k->ins.at[r].op != K_LOAD && operand_find(k, r, &o) ? o.load : r];
 }
 
+/* One of few iterations of loop v, all of which are computed of the same load, such as the two halves of a byte: they share it
+ * where v is innermost. */
+static bool shares_load(const kernel *k, reg r, kvar v) {
+    enum { FEW = 4 };
+    return k->ins.at[r].op == K_ALU && k->vars.at[v].extent <= FEW && !affine_coef(read_by(k, r)->idx, v);
+}
+
+static int64_t distance(const kernel *k, reg a, reg b, kvar v) { /* of the operand that moves less */
+    int64_t x = apart(read_by(k, a), v), y = apart(read_by(k, b), v);
+    return shares_load(k, a, v) || shares_load(k, b, v) ? 0 : x == 0 || (y != 0 && y < x) ? y : x;
+}
+
 enum { MOST_NESTED = 12 }; /* contraction loops; also the most that one step takes */
 
 void recipe_order(recipe *r) {
@@ -60,11 +67,11 @@ void recipe_order(recipe *r) {
         for (int j = i + n; k->ins.at[j].op != K_LOOP && k->ins.at[j].op != K_END; j++)
             if (k->ins.at[j].op == K_UPD && k->ins.at[j].alu == OP_dot) upd = j;
         if (!upd) continue;
-        const kins *a = read_by(k, k->ins.at[upd].a), *b = read_by(k, k->ins.at[upd].b);
+        reg a = k->ins.at[upd].a, b = k->ins.at[upd].b;
         for (int x = 0; x < n; x++) { /* insertion sort: farthest apart first */
             kvar v = k->ins.at[i + x].var;
             int y = x;
-            for (; y > 0 && distance(a, b, now[y - 1]) < distance(a, b, v); y--) now[y] = now[y - 1];
+            for (; y > 0 && distance(k, a, b, now[y - 1]) < distance(k, a, b, v); y--) now[y] = now[y - 1];
             now[y] = v;
         }
         put_in_order(r, i, n, now);

@@ -213,6 +213,19 @@ static graph *every_pattern(arena *a) {
         graph_output(g, arena_printf(a, "clamped_%zu", i), i % 2 ? v : graph_cast(g, v, TN_F32));
         graph_output(g, arena_printf(a, "kept_%zu", i), v);
     }
+    val word = graph_bitcast(g, x[0], TN_I32);
+    static const struct {
+        int mask, times, less; /* (bits & mask) * times - less */
+    } low[] = { { 15, 1, 8 }, { 15, -3, 0 }, { 12, 7, 100 }, { 1, 1, 0 }, { 16, 1, 8 }, { 15, 1 << 20, 0 }, { 15, 0, 3 } };
+    for (size_t i = 0; i < COUNT_OF(low); i++) { /* what is computed of 4 bits, and of others */
+        val v = graph_binary(g, OP_shift_right, word, graph_splat_like(g, word, (double)(4 * i)));
+        v = graph_binary(g, OP_and, v, graph_splat_like(g, v, low[i].mask));
+        val of_int = graph_binary(g, OP_mul, v, graph_splat_like(g, v, low[i].times)), of_float = graph_cast(g, v, TN_F32);
+        graph_output(g, arena_printf(a, "ints_%zu", i), graph_cast(g, of_int, TN_F32));
+        of_float = graph_binary(g, OP_mul, of_float, graph_splat_like(g, of_float, low[i].times * 0.1));
+        of_float = graph_binary(g, OP_sub, of_float, graph_splat_like(g, of_float, low[i].less));
+        graph_output(g, arena_printf(a, "floats_%zu", i), of_float);
+    }
     graph_output(g, "half", graph_cast(g, x[0], TN_F16));
     graph_output(g, "there_and_back", graph_cast(g, graph_cast(g, x[0], TN_F16), TN_F32));
     graph_compact(g);

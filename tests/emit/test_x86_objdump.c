@@ -80,7 +80,7 @@ static void put_any(x86_asm *s, rng *r, x86_id id) {
     if (id == X86_BROADCASTSD || id == X86_PERM2F128 || id == X86_INSERTF128 || id == X86_EXTRACTF128 || id == X86_PERMQ)
         vl = (int)rng_between(r, 1, evex ? 2 : 1);
     if (id == X86_INSERTF64X4 || id == X86_EXTRACTF64X4) vl = 2;
-    if (id == X86_SHUFF32X4 && vl == 0) vl = 1;
+    if ((id == X86_SHUFF32X4 || id == X86_PERMPS) && vl == 0) vl = 1;
     x86_opnd rm =
         (rng_chance(r, 0.5) || memory_only(id)) && !register_only(t, id) ? any_address(r) : x86_r(any_reg(r, t->mv, evex));
     int imm = (int)rng_below(r, 8);

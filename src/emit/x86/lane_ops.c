@@ -265,6 +265,12 @@ static xval word_left(xfn *f, xval x, xval y, int lanes) {
 /* Of 64 bits there is an arithmetic shift in AVX-512 only: elsewhere that of the bits which differ from the sign. */
 static xval word_right(xfn *f, xval x, xval y, int lanes) {
     bool sse = f->level == X86_SSE;
+    const xop *by = &f->ops.at[f->v.at[y.r].def];
+    int32_t bits32;
+    if (by->op == P_CONST && !f->v.at[y.r].is_mutable && f->v.at[y.r].full && !wide(x.t)) {
+        memcpy(&bits32, f->s->pool.at + by->imm, sizeof bits32);
+        if (bits32 >= 0 && bits32 < 32) return bits32 ? x86_shift(f, X86_PSRAD, x, bits32, lanes) : x;
+    }
     if (!sse && !wide(x.t)) return made(f, X86_PSRAVD, x.t, x.t, lanes, x.r, y.r, 0);
     if (f->level == X86_AVX512) return made(f, X86_PSRAVQ, x.t, x.t, lanes, x.r, y.r, 0);
     xval zero = { x86_const(f, x.t, 0, 0), x.t }, sign = x86_bin(f, '<', x, zero, lanes);

@@ -2,12 +2,56 @@
  * operations. In: a tiled kernel. Out: the lists of xfn. What has no form here is noted in xfn.unsupported. */
 #include "emit/x86/select.h"
 
+#include <math.h>
+
 enum { MAX_BODY = 400 };
 
 /* ---- arithmetic ---- */
 
+/* What r is where the low bits of *index, which all of it is computed of, are i; false: it is not computed so, or by more than
+ * a few operations. */
+static bool of_low_bits(const kernel *k, reg r, int steps, int i, float *out, reg *index) {
+    const kins *in = &k->ins.at[r];
+    float x, y;
+    if (in->op == K_CONST) *out = (float)(dtype_is_float((tn_dtype)in->dtype) ? in->imm : (double)in->imm_int);
+    if (in->op == K_CONST || steps == 0) return in->op == K_CONST && fabsf(*out) < 0x1p20F;
+    if (in->op == K_CAST) return in->dtype == TN_F32 && in->src == TN_I32 && of_low_bits(k, in->a, steps - 1, i, out, index);
+    if (in->op != K_ALU || (in->dtype != TN_F32 && in->dtype != TN_I32) || in->src != in->dtype) return false;
+    if (in->alu == OP_and) {
+        const kins *b = &k->ins.at[in->b];
+        if (b->op != K_CONST || b->imm_int < 0 || b->imm_int > 15 || (*index && *index != in->a)) return false;
+        *index = in->a, *out = (float)(i & b->imm_int);
+        return true;
+    }
+    if (in->alu != OP_add && in->alu != OP_sub && in->alu != OP_mul) return false;
+    if (!of_low_bits(k, in->a, steps - 1, i, &x, index) || !of_low_bits(k, in->b, steps - 1, i, &y, index)) return false;
+    *out = in->alu == OP_add ? x + y : in->alu == OP_sub ? x - y : x * y;
+    if (in->dtype == TN_I32) *out += 0; /* which has no -0 */
+    return in->dtype == TN_F32 || fabsf(*out) < 0x1p20F;
+}
+
+/* A number that is computed of 4 bits is looked up: they choose a lane of a vector. */
+static bool sel_table(selector *s, reg r) {
+    enum { STEPS = 4 };
+    const kins *in = &s->k->ins.at[r];
+    xfn *f = s->f;
+    float table[16];
+    reg index = 0;
+    if (f->level != X86_AVX512 || in->dtype != TN_F32 || s->vec != 16 || in->lanes % 16) return false;
+    for (int i = 0; i < 16; i++)
+        if (!of_low_bits(s->k, r, STEPS, i, &table[i], &index) || !index || s->k->ins.at[index].lanes != in->lanes)
+            return false;
+    kval out = sel_shaped(s, XF32, in->lanes);
+    vreg t = x86_const_at(f, x86_pool(f->s, table, sizeof table), false, 2);
+    for (int c = 0; c < out.n; c++)
+        out.r[c] = x86_value(f, (xop){ .op = X86_PERMPS, .vl = 2, .a = sel_operand(s, index, in->lanes, c).r, .b = t });
+    s->at[r] = out;
+    return true;
+}
+
 static void sel_alu(selector *s, reg r) {
     const kins *in = &s->k->ins.at[r];
+    if (sel_table(s, r)) return;
     op_code op = (op_code)in->alu;
     int arity = op_get(op)->arity;
     reg regs[3] = { in->a, in->b, in->c };
@@ -84,6 +128,7 @@ static xval wrap(xfn *f, tn_dtype t, xval x, int n) {
 
 static void sel_convert(selector *s, reg r) {
     const kins *in = &s->k->ins.at[r];
+    if (in->op == K_CAST && sel_table(s, r)) return;
     kval out = sel_shaped(s, XI32, in->lanes);
     bool clamped = in->op == K_CAST && is_clamped(s->k, in->a, (tn_dtype)in->dtype);
     reg counted = sel_find_steps(s, in);
