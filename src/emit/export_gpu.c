@@ -344,7 +344,7 @@ static void print_begin(exporter *x, const gpu_layout *l, str *out) {
     if (x->f->weights)
         export_print_weights_check(x, out);
     else
-        say(x, out, "    (void)weights_bytes;\n    weights = %s;\n", x->data_bytes ? "&data" : "NULL");
+        say(x, out, "    (void)weights_bytes;\n%s", x->data_bytes ? "    weights = &data;\n" : "");
     if (is_cuda(x)) {
         say(x, out,
             "    ctx->memory = (unsigned char *)memory, ctx->state = ctx->memory + %lld;\n"

@@ -207,6 +207,15 @@ want=
 for n in 1 2 3 4 5 6; do want="$want $(numbers @digits-train:4 --input x=@x.npy --input t=@t.npy --mode loop --steps $n)f,"; done
 echo "static const float want[] = {$want };" >>data.h
 check @digits-train:4 learn --train
+if [ $has_nvcc = 1 ]; then # the host's half of nvcc reads what matrix units are written in, too
+    echo 'graph @m(a bf16[256,128], b bf16[128,256]) {
+      %1 = dot a, b contract=[1]x[0] bf16[256,256]
+      return %1 as "y"
+    }' >product.tn
+    "$tenon" export product.tn -o net.cu --name net --target cuda --cpu sm_90 --quiet || fail "export of a product of bf16"
+    grep -q multiply_bf16 net.cu || fail "matrix units do not multiply bf16"
+    nvcc -Werror all-warnings -arch=sm_90a -c net.cu -o net.o || fail "nvcc: a product of bf16"
+fi
 [ $has_opencl$has_nvcc = 00 ] && [ $failures = 0 ] && { echo "skipped: no headers of OpenCL (opencl-headers, ocl-icd-opencl-dev) and no nvcc"; exit 77; }
 echo "count: $runs exported programs run by OpenCL, $linked linked by nvcc"
 exit $((failures > 0))

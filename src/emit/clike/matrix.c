@@ -8,7 +8,7 @@
 #define MATRIX_HEAD                                                                                                            \
     "#if defined(__CUDA_ARCH_FEAT_SM90_ALL)\n"                                                                                 \
     "#define WARPGROUPS 1\n"                                                                                                   \
-    "#elif __CUDA_ARCH__ < 800\n"                                                                                              \
+    "#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800\n"                                                                    \
     "#error matrix units of this kind came with sm_80\n"                                                                       \
     "#endif\n"                                                                                                                 \
     "INL void commit_copies() { asm volatile(\"cp.async.commit_group;\" ::: \"memory\"); }\n"                                  \
