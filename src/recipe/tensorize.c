@@ -18,6 +18,11 @@ typedef struct tensor_shape {
 
 enum { MOST_STAGES = 4, MOST_SHAPES = 3 * 2 * MOST_STAGES, MOST_GROUP = 8 };
 
+typedef struct tensor_work {
+    double blocks; /* of K */
+    double behind; /* cycles of a multiprocessor for what is computed with a result, and for what that moves besides it */
+} tensor_work;
+
 static double shared_bytes(const tensor_shape *s) { /* results are staged where K blocks lay */
     return (double)(s->stages * (s->rows[0] + s->rows[1]) * 2 * KERNEL_MATRIX);
 }
@@ -26,8 +31,11 @@ static double shared_bytes(const tensor_shape *s) { /* results are staged where 
  * need for it, but 38 bytes a cycle come from the second-level cache where all multiprocessors copy; a tenth more where one has
  * a thread block that waits for itself and only one K block under way. From the end of a tile to the products of the next one
  * are 3500 cycles and one for 20 results: two blocks on a multiprocessor share them. (8192 x 768 x 3072: 128 x 256 in 79 us,
- * 128 x 128 81; dW of it 98 by two blocks of 128 x 128, 144 by 128 x 64.) */
-static double cost_of(const tiler *w, const tensor_shape *s, double blocks, const target *t) {
+ * 128 x 128 81; dW of it 98 by two blocks of 128 x 128, 144 by 128 x 64.)
+ *
+ * What is computed with results takes its own time where a block is alone; of two, one multiplies meanwhile. (32768 x 768 x
+ * 3072 with GELU's derivative, of two more operands: 461 us by 128 x 256, 397 by 128 x 128; with a bias alone 305 and 302.) */
+static double cost_of(const tiler *w, const tensor_shape *s, const tensor_work *work, const target *t) {
     const machine *m = machine_row_of(t);
     double rows = (double)s->rows[0], columns = (double)s->rows[1], bytes = (rows + columns) * 2 * KERNEL_MATRIX,
            threads = 2 * rows, cores = floor(machine_units(t)), grid_blocks = recipe_tile_blocks(w, rows, columns);
@@ -38,8 +46,9 @@ static double cost_of(const tiler *w, const tensor_shape *s, double blocks, cons
            busy = fmin(1, grid_blocks / cores),
            step = at_once * fmax(1.6 * rows * columns * 2 * KERNEL_MATRIX / m->matrix_f16, bytes * busy / 38);
     if (at_once < 2 && s->stages < MOST_STAGES) step *= 1.1;
-    double latency = part_fetch(m) * m->ghz * (s->stages == 1 ? blocks : 1);
-    double tile = blocks * step + latency + at_once * rows * columns / (s->staged ? 20 : 6), next = 2800;
+    double latency = part_fetch(m) * m->ghz * (s->stages == 1 ? work->blocks : 1);
+    double behind = work->behind * (at_once < 2 ? 0.6 : 0.45), next = 2800;
+    double tile = work->blocks * step + latency + at_once * rows * columns * (behind + (s->staged ? 0.05 : 1.0 / 6));
     return (fill * (tile + next) - next + 1200) / 6 + recipe_start_cost(grid_blocks, t);
 }
 
@@ -55,15 +64,15 @@ static int64_t group_of(const tiler *w, const tensor_shape *s, const target *t) 
 }
 
 /* All shapes, the cheapest first. */
-static int list(const tiler *w, double blocks, bool bulk, const target *t, tensor_shape *out) {
+static int list(const tiler *w, const tensor_work *work, bool bulk, const target *t, tensor_shape *out) {
     int n = 0;
     for (int64_t rows = KERNEL_MATRIX; 2 * rows <= t->block_threads && rows <= 128; rows *= 2)
         for (int64_t columns = KERNEL_MATRIX; columns <= 256; columns *= 2)
-            for (int form = blocks > 1 ? 3 * 2 : 2; form < 2 * (blocks > 1 ? MOST_STAGES + 1 : 2); form++) {
+            for (int form = work->blocks > 1 ? 3 * 2 : 2; form < 2 * (work->blocks > 1 ? MOST_STAGES + 1 : 2); form++) {
                 tensor_shape s = { .rows = { rows, columns }, .stages = form / 2, .staged = form % 2, .bulk = bulk };
                 int at = n;
                 if (shared_bytes(&s) > (double)target_shared_most(t) || n == MOST_SHAPES) continue;
-                s.cost = cost_of(w, &s, blocks, t), s.group = group_of(w, &s, t);
+                s.cost = cost_of(w, &s, work, t), s.group = group_of(w, &s, t);
                 for (n++; at > 0 && out[at - 1].cost > s.cost; at--) out[at] = out[at - 1];
                 out[at] = s;
             }
@@ -89,17 +98,33 @@ static bool takes(const kernel *k, const char *steps) {
     return schedule_try(&tried, &s, &why);
 }
 
+/* Cycles of a multiprocessor, of whose lanes each does an operation a cycle, and whose part of memory's bytes comes meanwhile.
+ */
+static double work_behind(const tiler *w, const target *t) {
+    const machine *m = machine_row_of(t);
+    double operations = 0, bytes = 0;
+    int stores = 0;
+    for (int i = w->end + 1; i < w->k->ins.n; i++) {
+        const kins *in = tiler_at(w, i);
+        bool whole = in->op == K_LOAD || in->op == K_STORE;
+        for (int x = 0; x < 2 && whole; x++) whole = affine_coef(in->idx, w->side[x].row) != 0; /* not a row, or a column */
+        operations += in->op == K_ALU || in->op == K_CAST || in->op == K_WRAP;
+        if (whole && (in->op == K_LOAD || stores++)) bytes += (double)dtype_size((tn_dtype)w->k->bufs.at[in->buf].dtype);
+    }
+    return operations / m->fma_pipes + bytes * machine_units(t) * m->ghz / machine_rate(m, LEVEL_MEMORY, false);
+}
+
 /* Both operands come from memory in 16 bits; and K blocks. */
-static bool find(tiler *w, const kernel *k, double *blocks) {
+static bool find(tiler *w, const kernel *k, const target *t, tensor_work *out) {
     bool *needed[2];
     str why;
     str_init(&why, k->a);
     if (!tiler_find(w, k, needed, &why) || !recipe_tile_rows(w, needed)) return false;
     for (int x = 0; x < 2; x++) {
-        uint8_t t = tiler_at(w, w->side[x].operand)->src;
-        if (tiler_at(w, w->side[x].operand)->op != K_LOAD || (t != TN_BF16 && t != TN_F16)) return false;
+        uint8_t dtype = tiler_at(w, w->side[x].operand)->src;
+        if (tiler_at(w, w->side[x].operand)->op != K_LOAD || (dtype != TN_BF16 && dtype != TN_F16)) return false;
     }
-    *blocks = ceil(recipe_tile_depth(w) / KERNEL_MATRIX);
+    *out = (tensor_work){ .blocks = ceil(recipe_tile_depth(w) / KERNEL_MATRIX), .behind = work_behind(w, t) };
     return true;
 }
 
@@ -109,16 +134,16 @@ static bool wants_turns(const tensor_shape *s) { return s->rows[0] == 128 && s->
 
 bool recipe_tensorize(const kernel *k, const target *t, recipe_form *best) {
     tiler w;
-    double blocks;
+    tensor_work work;
     tensor_shape all[MOST_SHAPES];
-    if (!t->matrix_units || machine_row_of(t)->matrix_f16 <= 0 || !find(&w, k, &blocks)) return false;
+    if (!t->matrix_units || machine_row_of(t)->matrix_f16 <= 0 || !find(&w, k, t, &work)) return false;
     const char *steps;
-    if (t->bulk && list(&w, blocks, true, t, all) && all[0].cost < best->cost && takes(k, steps = steps_of(&w, &all[0], k))) {
+    if (t->bulk && list(&w, &work, true, t, all) && all[0].cost < best->cost && takes(k, steps = steps_of(&w, &all[0], k))) {
         const char *turns = arena_printf(k->a, "%s; take_turns %d", steps, (int)machine_units(t));
         *best = (recipe_form){ all[0].cost, wants_turns(&all[0]) && takes(k, turns) ? turns : steps };
         return true;
     }
-    int n = list(&w, blocks, false, t, all);
+    int n = list(&w, &work, false, t, all);
     for (int i = 0; i < n && all[i].cost < best->cost; i++) {
         if (!takes(k, steps = steps_of(&w, &all[i], k)))
             all[i].stages = 1, steps = steps_of(&w, &all[i], k); /* its blocks may be in two loops */
