@@ -23,7 +23,8 @@ typedef struct rt_operand { /* of a contraction, in shared memory: row by row, e
     int64_t rows, steps, pitch; /* rows: of the block, or columns */
     bool across;
     uint8_t dtype; /* matrix: of its numbers, .. */
-    int64_t elems; /* .. how many of an iteration lie in shared memory */
+    int64_t elems; /* .. how many of an iteration lie in shared memory, .. */
+    bool brought;  /* .. and that another operand, the same numbers, brings them there */
 } rt_operand;
 
 typedef struct rt_nest {

@@ -126,6 +126,43 @@ uint64_t rt_matrix_cuts(const row_tiles *w) {
     return cuts;
 }
 
+static copying plan_operand(const row_tiles *t, const rt_nest *n, int side) {
+    return plan_copy(t, n, &n->side[side], side, rt_ins(t, n->inner)->var, side ? n->v : t->row);
+}
+
+/* Whether operand `side` of x is what y's is: the same elements of memory, and the same places in shared memory, whatever the
+ * contractions call its rows and steps. (Keys make scores, and are multiplied with those for the queries' gradient.) */
+static bool same_operand(const row_tiles *t, const rt_nest *x, const rt_nest *y, int side) {
+    copying c = plan_operand(t, x, side), d = plan_operand(t, y, side);
+    const kins *a = rt_ins(t, c.s->value), *b = rt_ins(t, d.s->value);
+    const kvar from[2] = { c.fast, c.slow }, to[2] = { d.fast, d.slow };
+    int64_t fast[2], slow[2]; /* from a tile to the next one */
+    if (!c.s->value || !d.s->value || a->buf != b->buf || a->src != b->src || a->n_mask != b->n_mask || x->tiles != y->tiles ||
+        c.n_fast != d.n_fast || c.n_slow != d.n_slow || c.real_fast != d.real_fast || c.real_slow != d.real_slow)
+        return false;
+    for (int m = -1; m < a->n_mask; m++) {
+        affine e = m < 0 ? a->idx : a->mask[m].e, f = m < 0 ? b->idx : b->mask[m].e;
+        for (int v = 0; v < 2; v++) e = affine_set_var(t->k->a, e, from[v], affine_var(t->k->a, to[v]));
+        if (!affine_equal(e, f) || (m >= 0 && (a->mask[m].lo != b->mask[m].lo || a->mask[m].hi != b->mask[m].hi))) return false;
+    }
+    for (int of = 0; of < 2; of++) {
+        int64_t tile = KERNEL_MATRIX * KERNEL_MATRIX, block = KERNEL_MATRIX * rows_of(t, of ? y : x, side);
+        bool across = (of ? d : c).s->across;
+        fast[of] = across ? tile : block, slow[of] = across ? block : tile;
+    }
+    return (c.n_fast <= KERNEL_MATRIX || fast[0] == fast[1]) && (c.n_slow <= KERNEL_MATRIX || slow[0] == slow[1]);
+}
+
+/* The operand of an earlier contraction that lies in shared memory and is the same; NULL: none. */
+static const rt_operand *find_brought(const row_tiles *t, int nest, int side) {
+    for (int i = 0; i < nest; i++) {
+        const rt_nest *n = &t->nests.at[i];
+        if (n->kind == RT_PRODUCT && n->side[side].buf >= 0 && same_operand(t, n, &t->nests.at[nest], side))
+            return &n->side[side];
+    }
+    return NULL;
+}
+
 void rt_matrix_buffers(rt_writer *w) {
     const row_tiles *t = w->w;
     for (int i = 0; i < t->nests.n; i++) {
@@ -133,9 +170,15 @@ void rt_matrix_buffers(rt_writer *w) {
         for (int side = 0; side < 2 && n->kind == RT_PRODUCT; side++) {
             rt_operand *s = &n->side[side];
             bool moving = s->value && gpu_any_uses(t->k, s->needed, t->nests.at[n->tiles - 1].v);
+            const rt_operand *same;
             kbuf *b;
             if (s->buf < 0) continue;
             s->elems = up(s->steps, KERNEL_MATRIX) * rows_of(t, n, side);
+            same = s->value ? find_brought(t, i, side) : NULL;
+            if (same && same->elems == s->elems) {
+                s->buf = same->buf, s->brought = true;
+                continue;
+            }
             if (s->value) s->buf = gpu_shared_buffer(w->o, s->dtype, 0);
             b = &w->o->bufs.at[s->buf];
             b->dtype = s->dtype, b->swizzled = true, b->elems = s->elems * (moving && t->nests.at[n->tiles - 1].n > 1 ? 2 : 1);
@@ -212,8 +255,8 @@ void rt_matrix_copy(rt_writer *w, bool moving, affine tile, bool bounded, affine
         for (int side = 0; side < 2 && n->kind == RT_PRODUCT; side++) {
             const rt_operand *s = &n->side[side];
             const rt_nest *tiles = &t->nests.at[n->tiles - 1];
-            if (!s->value || gpu_any_uses(t->k, s->needed, tiles->v) != moving) continue;
-            copying c = plan_copy(t, n, s, side, rt_ins(t, n->inner)->var, side ? n->v : t->row);
+            if (!s->value || s->brought || gpu_any_uses(t->k, s->needed, tiles->v) != moving) continue;
+            copying c = plan_operand(t, n, side);
             when x = {
                 .tiles = moving ? tiles : NULL, .tile = tile, .stage = moving ? stage : affine_const(0), .bounded = bounded
             };
