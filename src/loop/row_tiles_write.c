@@ -8,7 +8,11 @@
 
 #include <math.h>
 
-enum { BATCH = 8 /* loads of a thread that are under way */, MOST_AHEAD = 16 /* vectors of a step */ };
+enum {
+    BATCH = 8 /* loads of a thread that are under way */,
+    MOST_AHEAD = 16 /* vectors of a step */,
+    MOST_NEIGHBOURS = 64 /* heads whose blocks begin together */
+};
 
 typedef rt_writer writer;
 
@@ -618,16 +622,21 @@ static void open_blocks(writer *w) {
     w->o->grid_blocks *= blocks;
 }
 
-/* Blocks with the most work begin first where tiles are skipped: those of the last rows. */
+/* Where tiles are skipped, blocks with the most work begin first: those of the last rows, of the innermost loop around the rows
+ * where that is short. Blocks that read the same tiles stay near each other, so that these come from the second level. (32
+ * times 12 heads of 1024 positions, 64 numbers each, an H200: keys' gradients 428 to 320 us against all last rows first, with
+ * 10 and 79 % of reads from the second level.) */
 static int open_groups(writer *w) {
     const row_tiles *t = w->w;
-    if (t->skip) open_blocks(w);
+    int last = t->n_outer - 1; /* loop around the rows */
+    bool across = t->skip && last > 0 && ins(w, last)->hi <= MOST_NEIGHBOURS;
     for (int i = 1; i < t->n_outer; i++) {
         kins in = *ins(w, i);
+        if (across && i == last) open_blocks(w);
         in.par = PAR_BLOCKS, w->o->grid_blocks *= in.hi;
         push(w, in);
     }
-    if (!t->skip) open_blocks(w);
+    if (!across) open_blocks(w);
     return t->n_outer;
 }
 
