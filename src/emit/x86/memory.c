@@ -250,15 +250,31 @@ static vreg load_few_bytes(xfn *f, xmem m, int n) {
     return x86_value(f, (xop){ .op = X86_POR, .a = load_few_bytes(f, m, part), .b = high.r });
 }
 
-/* Neighbouring bytes, widened to at most 8 lanes: those of `lanes`, which lie side by side; the others are 0. */
+/* 16 bytes of which `count` come from memory, from byte `from` on; the others are 0. */
+static vreg load_bytes_to(xfn *f, xmem m, int from, int count) {
+    unsigned char pick[64];
+    int again = count > 8 ? 16 - count : 0; /* bytes that both halves have */
+    xmem end = m;
+    end.disp += count - 8;
+    vreg r = load_few_bytes(f, m, count > 8 ? 8 : count);
+    if (count > 8) r = x86_value(f, (xop){ .op = X86_MOVHPS, .a = r, .has_mem = true, .mem = end });
+    for (int i = 0; i < f->vb; i++) {
+        int at = i % 16 - from;
+        pick[i] = (unsigned char)(at < 0 || at >= count ? 0x80 : at < 8 ? at : at + again);
+    }
+    vreg p = x86_const_at(f, x86_pool(f->s, pick, (size_t)f->vb), false, x86_full_vl(f));
+    return x86_value(f, (xop){ .op = X86_PSHUFB, .a = r, .b = p });
+}
+
+/* Neighbouring bytes, widened to at most 16 lanes: those of `lanes`, which lie side by side; the others are 0. */
 static xval load_bytes_within(xfn *f, xmem m, int n, uint64_t lanes, bool sign) {
     int from = 0, count = 0;
     if (!lanes) return x86_const_val(f, XI32, 0, 0);
     while (!(lanes >> from & 1)) from++;
     while (from + count < n && lanes >> (from + count) & 1) count++;
     m.disp += from;
-    xval r = { load_few_bytes(f, m, count), XI32 };
-    if (from) r = x86_shift(f, X86_PSLLQ, r, 8 * from, 4);
+    xval r = { n > 8 ? load_bytes_to(f, m, from, count) : load_few_bytes(f, m, count), XI32 };
+    if (from && n <= 8) r = x86_shift(f, X86_PSLLQ, r, 8 * from, 4);
     uint16_t id = sign ? X86_PMOVSXBD : X86_PMOVZXBD;
     return (xval){ x86_value(f, (xop){ .op = id, .vl = (uint8_t)x86_vl(XI32, n), .a = r.r }), XI32 };
 }
@@ -284,7 +300,7 @@ static xval load_lanes(selector *s, const kins *in, int first, int n) {
     bool known = !in->n_mask || known_lanes(in, first, n, &lanes);
     if (!own_index && !in->n_mask && size == 1 && in->lane_stride == 2 && n >= 4 && f->level != X86_SSE)
         return load_every_second_byte(f, m, n, stored == TN_I8);
-    if (!own_index && in->n_mask && known && size == 1 && in->lane_stride == 1 && n <= 8 && side_by_side(lanes))
+    if (!own_index && in->n_mask && known && size == 1 && in->lane_stride == 1 && n <= 16 && side_by_side(lanes))
         return load_bytes_within(f, m, n, lanes, stored == TN_I8);
     if (!own_index && known && !masked && size >= 4) return load_strided(s, stored, m, in->lane_stride * size, n, lanes);
     xlload l = { .stride = in->lane_stride * size, .bytes = (uint8_t)size, .sign = stored == TN_I8 };
