@@ -44,7 +44,7 @@ static bool find_update(packer *p) {
     for (int i = p->loop + 1; i < p->end; i++)
         if (ins(p, i)->op != K_LOAD && ins(p, i)->op != K_CAST && i != p->upd) return false;
     const kvar_info *v = &p->k->vars.at[p->depth];
-    return v->reduce && v->role.lanes == 1 && v->role.unroll == 1 && v->extent > LOOP_MOST_TAPS;
+    return v->reduce && v->role.lanes == 1 && v->role.unroll == 1;
 }
 
 static bool masked_along(const kins *load, kvar v) {
@@ -80,6 +80,7 @@ static bool makes_packed(const packer *p, int64_t packed, str *why) {
                            "%lld products of %s and %s added to %s: there are two of bf16 to f32, two of i8 or u8 to i32, "
                            "and four of u8 and i8 to i32",
                            (long long)packed, dtype_name((tn_dtype)x), dtype_name((tn_dtype)y), dtype_name((tn_dtype)sum));
+    if (n <= LOOP_MOST_TAPS && !bytes) return step_refuse(why, "%lld terms are too few", (long long)n);
     if (n % packed) return step_refuse(why, "%lld terms do not come out in packs of %lld", (long long)n, (long long)packed);
     return true;
 }
@@ -93,6 +94,17 @@ static void pack_load(const packer *p, reg r, int packed) {
     in->packed = (uint8_t)packed, in->packed_stride = step;
 }
 
+/* A word is all of it: the loop goes, so that what is around it is the innermost. */
+static void leave_loop(const packer *p) {
+    for (int i = p->loop + 1; i < p->end; i++) {
+        kins *in = ins(p, i);
+        in->idx = affine_without(p->k->a, in->idx, p->depth);
+        for (int m = 0; m < in->n_mask; m++) in->mask[m].e = affine_without(p->k->a, in->mask[m].e, p->depth);
+    }
+    ins(p, p->loop)->op = ins(p, p->end)->op = K_NIL;
+    loop_compact(p->k);
+}
+
 bool step_packed_dot(kernel **kk, const loop_step *s, str *why) {
     kernel *k = *kk;
     packer p = { .k = k };
@@ -104,11 +116,13 @@ bool step_packed_dot(kernel **kk, const loop_step *s, str *why) {
     int packed = (int)s->arg[0].n;
     pack_load(&p, p.row, packed), pack_load(&p, p.column, packed);
     kins *upd = ins(&p, p.upd);
-    bool transposed = packed == 4 && ins(&p, (int)p.row)->src == TN_I8; /* the one without a sign first */
+    /* The one without a sign first, or what lies along windows, where the order is free (tile.c). */
+    bool transposed = packed == 4 ? ins(&p, (int)p.row)->src == TN_I8 : ins(&p, (int)p.column)->packed_stride == 1;
     upd->a = transposed ? p.column : p.row, upd->b = transposed ? p.row : p.column;
     upd->packed = (uint8_t)packed;
     k->vars.at[p.depth].extent /= packed;
     ins(&p, p.loop)->hi /= packed;
+    if (k->vars.at[p.depth].extent == 1) leave_loop(&p);
     loop_sweep(k);
     return true;
 }

@@ -152,6 +152,21 @@ static int64_t rows_side_by_side(const tile_chooser *c, const kins *a, const kin
     return places < LEAST_WAYS ? LEAST_WAYS : places;
 }
 
+/* Windows of bytes whose taps along the innermost loop are words of the processor (packed_dot.c): the row whose neighbours
+ * share them, or -1. A word of each lane is put together of bytes in memory, which takes longer than to multiply it. */
+static kvar row_of_words(const tile_chooser *c, const kins *a, const kins *b, kvar vec) {
+    const kins *in = c->dot, *x = a, *weight = b;
+    if (!a || !b || a->op != K_LOAD || b->op != K_LOAD || c->dot->dtype != TN_I32 || c->t->packed < 2) return -1;
+    while (in->op != K_LOOP) in--;
+    const kvar_info *taps = &c->k->vars.at[in->var];
+    if (affine_coef(b->idx, vec)) x = b, weight = a;
+    if (a->src == b->src || dtype_size((tn_dtype)a->src) != 1 || dtype_size((tn_dtype)b->src) != 1 ||
+        affine_coef(weight->idx, vec) || affine_coef(x->idx, in->var) != 1 || affine_coef(weight->idx, in->var) != 1 ||
+        !taps->reduce || taps->extent % c->t->packed || in[-1].op != K_LOOP || !c->k->vars.at[in[-1].var].reduce)
+        return -1;
+    return loop_slides_along(c->k, x, weight, in[-1].var);
+}
+
 void tile_contraction(tile_chooser *c, kvar vec, int64_t columns, bool joined) {
     const kernel *k = c->k;
     int64_t nvec = (columns + c->lanes - 1) / c->lanes;
@@ -162,6 +177,8 @@ void tile_contraction(tile_chooser *c, kvar vec, int64_t columns, bool joined) {
     const kins *a = tile_operand_load(c, c->dot->a), *b = tile_operand_load(c, c->dot->b);
     bool shared = recipe_is_worth_sharing(c->k, c->t),
          each = a && b && affine_coef(a->idx, vec) && affine_coef(b->idx, vec); /* lane by lane: neighbours share loads */
+    kvar sliding = row_of_words(c, a, b, vec);
+    if (sliding >= 0) row = sliding, m = k->vars.at[row].extent, each = true;
     if (each) best_mr = loop_sliding_rows(m);
     c->tile_m = m, c->tile_nvec = nvec, c->tile_split = is_split(c, a, b), c->tile_pairs = tile_makes_pairs(c);
     c->most_nv = m > 1 || !a || !b || !plain_load(c, c->dot->a) || !plain_load(c, c->dot->b) ? MAX_NV : MAX_LONE;

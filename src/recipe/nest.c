@@ -212,3 +212,22 @@ void recipe_slide(recipe *r) {
         i += n - 1;
     }
 }
+
+void recipe_slide_words(recipe *r) {
+    const kernel *k = r->k;
+    for (int i = 1; i < k->ins.n; i++) {
+        int n = nest_at(k, i), upd = 0;
+        if (n < 2 || n > MOST_NESTED) continue;
+        for (int j = i + n; k->ins.at[j].op != K_LOOP && k->ins.at[j].op != K_END; j++)
+            if (k->ins.at[j].op == K_UPD && k->ins.at[j].packed) upd = j;
+        if (!upd) continue;
+        const kins *a = &k->ins.at[k->ins.at[upd].a], *b = &k->ins.at[k->ins.at[upd].b];
+        kvar now[MOST_NESTED], taps = k->ins.at[i + n - 2].var, row = loop_slides_along(k, a, b, taps);
+        if (row < 0) row = loop_slides_along(k, b, a, taps);
+        if (row < 0 || k->vars.at[row].role.unroll < 2) continue;
+        for (int j = 0; j < n; j++) now[j] = k->ins.at[i + j].var;
+        now[n - 2] = now[n - 1], now[n - 1] = taps;
+        put_in_order(r, i, n, now);
+        i += n - 1;
+    }
+}

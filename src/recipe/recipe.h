@@ -33,6 +33,8 @@ void recipe_along_terms(recipe *r);
 /* Then, where a result has no more columns than one vector: the taps of a window become the innermost loop, so that neighbours
  * share what they load. */
 void recipe_slide(recipe *r);
+/* Behind packed_dot: the taps along which neighbours of a tile share words become the innermost loop. */
+void recipe_slide_words(recipe *r);
 /* All pairs of nested loops that walk memory as one become one. */
 void recipe_fuse_loops(recipe *r);
 

@@ -6,8 +6,10 @@
  * the graph and on what the processor has, not on how the kernel is cut: the sum of two bf16 products goes on from the second
  * of them, and every way to cut the kernel has to do the same. */
 static void packed_dot(recipe *r) {
-    if (r->t->packed >= 4 && recipe_try(r, "packed_dot 4")) return;
-    if (r->t->packed < 2 || !recipe_try(r, "packed_dot 2") || !target_multiplies_pairs(r->t) || r->t->no_panels) return;
+    bool four = r->t->packed >= 4 && recipe_try(r, "packed_dot 4");
+    if (!four && (r->t->packed < 2 || !recipe_try(r, "packed_dot 2"))) return;
+    recipe_slide_words(r);
+    if (four || !target_multiplies_pairs(r->t) || r->t->no_panels) return;
     for (int b = 0; b < r->k->bufs.n; b++) recipe_try(r, "prepack b%d", b);
 }
 

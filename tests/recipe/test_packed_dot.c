@@ -115,7 +115,8 @@ typedef enum form {
     PLAIN,
     TURNED /* weights [n, k] */,
     CONV /* 3 x 3, m x m images, k to n channels */,
-    FIRST /* weights [n, k] times x [k, m]: channels first */
+    FIRST /* weights [n, k] times x [k, m]: channels first */,
+    WINDOWS /* 3 x 4 of each of k images, m x m, n apart */
 } form;
 typedef struct shape {
     tn_dtype x, w;
@@ -125,9 +126,14 @@ typedef struct shape {
 } shape;
 
 static int64_t pixels(const shape *s) { return (int64_t)s->batch * s->m * (s->form == CONV ? s->m : 1); }
-static int64_t count_x(const shape *s) { return pixels(s) * s->k; }
-static int64_t count_w(const shape *s) { return (int64_t)(s->form == CONV ? 9 : s->batch) * s->k * s->n; }
-static int64_t count_y(const shape *s) { return pixels(s) * s->n; }
+static int along(const shape *s, int taps) { return (s->m - taps) / s->n + 1; } /* windows */
+static int64_t count_x(const shape *s) { return s->form == WINDOWS ? (int64_t)s->k * s->m * s->m : pixels(s) * s->k; }
+static int64_t count_w(const shape *s) {
+    return s->form == WINDOWS ? 12 * s->k : (int64_t)(s->form == CONV ? 9 : s->batch) * s->k * s->n;
+}
+static int64_t count_y(const shape *s) {
+    return s->form == WINDOWS ? (int64_t)s->k * along(s, 3) * along(s, 4) : pixels(s) * s->n;
+}
 static bool is_float_sum(const shape *s) { return s->x == TN_BF16; }
 
 typedef enum source { INPUT, CONSTANT, STATE } source;
@@ -135,7 +141,8 @@ typedef enum source { INPUT, CONSTANT, STATE } source;
 static tn_graph *build(tn_ctx *ctx, const shape *s, source from, const void *data) {
     tn_graph *g = tn_graph_new(ctx, "words");
     tn_dtype sum = is_float_sum(s) ? TN_F32 : TN_I32;
-    tn_shape dims = s->form == CONV     ? TN_DIMS(3, 3, s->k, s->n)
+    tn_shape dims = s->form == WINDOWS  ? TN_DIMS(s->k, 3, 4)
+                    : s->form == CONV   ? TN_DIMS(3, 3, s->k, s->n)
                     : s->form == FIRST  ? TN_DIMS(s->n, s->k)
                     : s->form == TURNED ? TN_DIMS(s->batch, s->n, s->k)
                                         : TN_DIMS(s->batch, s->k, s->n);
@@ -151,6 +158,14 @@ static tn_graph *build(tn_ctx *ctx, const shape *s, source from, const void *dat
         tn_output(tn_dot(x, w, NULL, NULL, 0, of_x, of_w, 3), "y");
         return g;
     }
+    if (s->form == WINDOWS) { /* [k, rows, columns, 3, 4] */
+        tn_tensor x = tn_cast(tn_input(g, "x", s->x, TN_DIMS(s->k, s->m, s->m)), sum);
+        static const int64_t axes[] = { 1, 2 }, size[] = { 3, 4 }, one[] = { 1, 1 }, zero[] = { 0 }, of_w[] = { 1, 2 },
+                             of_x[] = { 3, 4 };
+        x = tn_window(x, axes, size, (int64_t[]){ s->n, s->n }, one, 2);
+        tn_output(tn_dot(w, x, zero, zero, 1, of_w, of_x, 2), "y");
+        return g;
+    }
     if (s->form == FIRST) {
         tn_output(tn_matmul(w, tn_cast(tn_input(g, "x", s->x, TN_DIMS(s->k, s->m)), sum)), "y");
         return g;
@@ -162,7 +177,21 @@ static tn_graph *build(tn_ctx *ctx, const shape *s, source from, const void *dat
 }
 
 /* y, in the order in which words add up; an exact sum where they do not (its terms then have few bits). */
+static void expected_windows(const shape *s, const void *x, const void *w, int32_t *y) {
+    int rows = along(s, 3), columns = along(s, 4);
+    for (int64_t i = 0; i < count_y(s); i++) {
+        int64_t image = i / rows / columns, row = i / columns % rows * s->n, column = i % columns * s->n, sum = 0;
+        for (int tap = 0; tap < 12; tap++)
+            sum += dtype_load_int(s->x, x, (image * s->m + row + tap / 4) * s->m + column + tap % 4) *
+                   dtype_load_int(s->w, w, image * 12 + tap);
+        y[i] = (int32_t)sum;
+    }
+}
 static void expected_y(const shape *s, const void *x, const void *w, void *y) {
+    if (s->form == WINDOWS) {
+        expected_windows(s, x, w, y);
+        return;
+    }
     for (int64_t i = 0; i < count_y(s); i++) {
         int64_t pixel = s->form == FIRST ? i % s->m : i / s->n, column = s->form == FIRST ? i / s->m : i % s->n,
                 image = pixel / s->m / (s->form == CONV ? s->m : 1);
@@ -239,7 +268,11 @@ static const shape shapes[] = {
     { TN_I8, TN_I8, CONV, 1, 7, 33, 18, true },          { TN_U8, TN_I8, PLAIN, 1, 20, 40, 33, false },
     { TN_U8, TN_I8, PLAIN, 1, 0, 40, 64, false },        { TN_U8, TN_I8, FIRST, 1, 98, 40, 96, true },
     { TN_U8, TN_I8, FIRST, 1, 49, 37, 130, true },       { TN_I8, TN_I8, FIRST, 1, 200, 29, 1026, true },
-    { TN_U8, TN_U8, FIRST, 1, 75, 24, 54, true },        { TN_BF16, TN_BF16, FIRST, 1, 60, 30, 48, true },
+    { TN_U8, TN_I8, WINDOWS, 1, 39, 1, 5, true },        { TN_U8, TN_I8, WINDOWS, 1, 40, 2, 4, true },
+    { TN_I8, TN_U8, WINDOWS, 1, 17, 1, 3, true },        { TN_U8, TN_I8, WINDOWS, 1, 26, 2, 3, true },
+    { TN_U8, TN_I8, WINDOWS, 1, 10, 1, 6, true },        { TN_I8, TN_I8, WINDOWS, 1, 19, 1, 3, true },
+    { TN_U8, TN_I8, WINDOWS, 1, 33, 3, 3, false },       { TN_U8, TN_U8, FIRST, 1, 75, 24, 54, true },
+    { TN_BF16, TN_BF16, FIRST, 1, 60, 30, 48, true },
 };
 
 static void check(tn_ctx *ctx, const char *cpu, const shape *s, bool extreme) { /* cpu: the code generator of ctx */
@@ -252,9 +285,8 @@ static void check(tn_ctx *ctx, const char *cpu, const shape *s, bool extreme) { 
     for (int from = INPUT; from <= STATE; from++)
         for (int threads = 1; threads <= 2; threads++) {
             bool words = run(ctx, s, (source)from, threads, x, w, y);
-            static const char *const forms[] = { "", ", turned", ", convolution", ", channels first" }, *const sources[] = {
-                "input", "constant", "state"
-            };
+            static const char *const forms[] = { "", ", turned", ", convolution", ", channels first", ", windows" },
+                                     *const sources[] = { "input", "constant", "state" };
             if (!s->words && is_float_sum(s) && from == INPUT && threads == 1) { /* in which order is not said */
                 for (int64_t i = 0; i < count_y(s); i++)
                     if (!(fabsf(((float *)want)[i] - ((float *)y)[i]) <= 1e-6f * (float)s->k))
@@ -360,7 +392,7 @@ static void test_interpreted(void **state) {
     int n = 0, by_words = 0;
     for (size_t i = 0; i < COUNT_OF(shapes); i++) {
         const shape *s = &shapes[i];
-        if (s->form == CONV || s->form == FIRST || (int64_t)s->batch * s->m * s->n * s->k > 400000) continue;
+        if (s->form >= CONV || (int64_t)s->batch * s->m * s->n * s->k > 400000) continue;
         for (uint64_t seed = 0; seed < 10; seed++) {
             arena a;
             guard gd;

@@ -348,11 +348,55 @@ static xval load_part(selector *s, const kins *in, int p, xmem m, int first, int
     return wide && p == 0 ? x86_shift(f, X86_PSRLD, x, 16, n) : x;
 }
 
+/* Words of neighbouring bytes (two of them widened to 16 bits), `step` bytes apart: 16 bytes for each four words, and what
+ * belongs where. The last of these end with the last word. */
+static xval load_overlapping(xfn *f, xmem m, int64_t step, int n, int packed) {
+    unsigned char pick[64];
+    int64_t span = (n - 1) * step + packed, four = 3 * step + packed;
+    int bytes = span >= 16 ? 16 : span >= 8 ? 8 : 4;
+    vreg part[4];
+    for (int p = 0, before = -1; p < n / 4; p++) {
+        int64_t at = 4 * step * p, last = span - 16;
+        at = span < 16 || at + four <= 16 ? 0 : at < last ? at : last;
+        xmem here = m, end = m;
+        here.disp += at, end.disp += span - bytes;
+        part[p] = at == before ? part[p - 1]
+                               : word(f,
+                                      bytes == 16  ? X86_MOVUPS
+                                      : bytes == 8 ? X86_MOVSD
+                                                   : X86_MOVSS,
+                                      0, here, XI32)
+                                     .r;
+        before = (int)at;
+        if (bytes == 8) part[p] = x86_value(f, (xop){ .op = X86_MOVHPS, .a = part[p], .has_mem = true, .mem = end });
+        if (bytes == 4 && span > 4)
+            part[p] = x86_value(f, (xop){ .op = X86_PUNPCKLDQ, .a = part[p], .b = word(f, X86_MOVSS, 0, end, XI32).r });
+        for (int i = 0; i < 16; i++) {
+            int64_t byte = (4 * p + i / 4) * step - at + (packed == 4 ? i % 4 : i % 4 / 2);
+            if (bytes < 16 && byte >= bytes) byte += 2 * bytes - span;
+            pick[16 * p + i] = (unsigned char)(packed == 2 && i % 2 ? 0x80 : byte);
+        }
+    }
+    for (int i = 4 * n; i < f->vb; i++) pick[i] = 0x80;
+    for (int half = 1; half < n / 4; half *= 2)
+        for (int i = 0; i < n / 4; i += 2 * half)
+            part[i] = x86_value(f, (xop){ .op = half == 1 ? X86_INSERTF128 : X86_INSERTF64X4,
+                                          .vl = (uint8_t)half,
+                                          .a = part[i],
+                                          .b = part[i + half],
+                                          .imm = 1 });
+    vreg p = x86_const_at(f, x86_pool(f->s, pick, (size_t)f->vb), false, x86_full_vl(f));
+    return (xval){ x86_value(f, (xop){ .op = X86_PSHUFB, .vl = (uint8_t)x86_vl(XI32, n), .a = part[0], .b = p }), XI32 };
+}
+
 /* n words from lane `first` on, at m. */
 static xval load_packed_lanes(selector *s, const kins *in, xmem m, int first, int n, bool spread) {
     xfn *f = s->f;
     int64_t size = (int64_t)dtype_size((tn_dtype)in->src), step = in->lane_stride * size;
     bool together = in->packed_stride == 1 && (n == 1 || in->lane_stride == in->packed);
+    if (in->packed_stride == 1 && size == 1 && n >= 4 && in->lane_stride > 0 && in->lane_stride < in->packed &&
+        (in->packed == 4 || in->src == TN_U8) && f->level != X86_SSE)
+        return load_overlapping(f, m, in->lane_stride, n, in->packed);
     if (in->packed_stride == 1 && in->packed * size == 4)
         return together ? load_raw(s, TN_I32, m, n, spread) : load_strided(s, TN_I32, m, step, n, ~(uint64_t)0);
     if (together && in->packed == 2 && size == 1 && f->level != X86_SSE) {
