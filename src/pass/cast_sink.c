@@ -34,9 +34,17 @@ static val cast_rules(graph *g, const node *n) {
     return remake(g, &x, &in, x.rank, x.dims);
 }
 
+/* Whether what a pad fills with is the same number in the dtype of v: zero is in every dtype. */
+static bool is_held(graph *g, const node *pad, val v) {
+    tn_dtype t = graph_get(g, v)->dtype;
+    if (pad->imm == 0) return !signbit(pad->imm);
+    return v && dtype_is_narrow_int(t) && dtype_is_int(pad->dtype) && rint(pad->imm) == pad->imm &&
+           pad->imm >= (double)dtype_min_int(t) && pad->imm <= (double)dtype_max_int(t);
+}
+
 static val widen_later(graph *g, const node *n) {
     node x = *graph_get(g, n->in[0]);
-    bool borders = n->op == OP_pad && n->imm == 0 && !signbit(n->imm); /* zero is zero in every dtype */
+    bool borders = n->op == OP_pad && is_held(g, n, x.op == OP_cast ? x.in[0] : 0);
     if (x.op != OP_cast || !(keeps_count(n->op) || n->op == OP_slice || n->op == OP_gather || borders)) return 0;
     if (dtype_size(graph_get(g, x.in[0])->dtype) >= dtype_size(x.dtype)) return 0;
     return graph_cast(g, remake(g, n, (val[]){ x.in[0], n->n_in > 1 ? n->in[1] : 0 }, n->rank, n->dims), n->dtype);
