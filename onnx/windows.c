@@ -70,7 +70,7 @@ tn_tensor onnx_convolve(onnx_call *c, tn_tensor x, tn_tensor weights, const onnx
     tn_shape s = tn_tensor_shape(weights), xs = tn_tensor_shape(x), v, y = { .rank = w->n + 2 };
     int64_t from_x[TN_MAX_RANK], from_w[TN_MAX_RANK], perm[TN_MAX_RANK];
     int n = w->n;
-    bool grouped = groups > 1, last = tn_tensor_dtype(weights) == TN_I32; /* filters */
+    bool grouped = groups > 1, last = tn_tensor_dtype(weights) == TN_I32 && !w->by_taps; /* filters */
     if (s.rank < 0 || xs.rank < 0) return s.rank < 0 ? weights : x;
     int64_t channels = s.dim[last ? n + 1 : 1];
     if (groups < 1 || xs.dim[1] != channels * groups || s.dim[0] % groups)
@@ -93,7 +93,7 @@ tn_tensor onnx_convolve(onnx_call *c, tn_tensor x, tn_tensor weights, const onnx
     }
     int64_t batch_x = 1, batch_w = 0;
     bool dense = true; /* positions next to each other lie next to each other in the operand: they can be the vectors */
-    for (int i = 0; i < n; i++) dense &= w->stride[i] == 1 || last;
+    for (int i = 0; i < n; i++) dense &= w->stride[i] == 1 || last || w->by_taps;
     tn_tensor out = dense ? tn_dot(weights, view, &batch_w, &batch_x, grouped, from_w, from_x, n + 1)
                           : tn_dot(view, weights, &batch_x, &batch_w, grouped, from_x, from_w, n + 1);
     int at = 0; /* dense: [G,] O/G, N, ..P..; else [G,] N, ..P.., O/G */

@@ -10,6 +10,7 @@ typedef struct onnx_windows {
     int64_t before[TN_MAX_RANK], after[TN_MAX_RANK]; /* padding as the model has it */
     int64_t out[TN_MAX_RANK];                        /* positions */
     int64_t axis[TN_MAX_RANK];
+    bool by_taps; /* weights in i32 are in the order [O,C/groups,..K..], too: neighbouring taps are multiplied together */
 } onnx_windows;
 
 /* Reads the attributes. kernel: from the weights, or NULL: of the attribute kernel_shape. */

@@ -164,6 +164,10 @@ static kvar row_of_words(const tile_chooser *c, const kins *a, const kins *b, kv
         affine_coef(weight->idx, vec) || affine_coef(x->idx, in->var) != 1 || affine_coef(weight->idx, in->var) != 1 ||
         !taps->reduce || taps->extent % c->t->packed || in[-1].op != K_LOOP || !c->k->vars.at[in[-1].var].reduce)
         return -1;
+    for (kvar v = 0; v < c->k->vars.n; v++) /* many filters of one image share its words anyway */
+        if (c->k->vars.at[v].row && affine_coef(weight->idx, v) && !affine_coef(x->idx, v) &&
+            c->k->vars.at[v].extent >= FEW_ROWS)
+            return -1;
     return loop_slides_along(c->k, x, weight, in[-1].var);
 }
 

@@ -224,7 +224,7 @@ void recipe_slide_words(recipe *r) {
         const kins *a = &k->ins.at[k->ins.at[upd].a], *b = &k->ins.at[k->ins.at[upd].b];
         kvar now[MOST_NESTED], taps = k->ins.at[i + n - 2].var, row = loop_slides_along(k, a, b, taps);
         if (row < 0) row = loop_slides_along(k, b, a, taps);
-        if (row < 0 || k->vars.at[row].role.unroll < 2) continue;
+        if (row < 0 || k->vars.at[row].role.unroll < 2 || k->vars.at[row].role.lanes > 1) continue;
         for (int j = 0; j < n; j++) now[j] = k->ins.at[i + j].var;
         now[n - 2] = now[n - 1], now[n - 1] = taps;
         put_in_order(r, i, n, now);
