@@ -20,6 +20,12 @@ static bool in_groups(tn_tensor *q, tn_tensor *k, tn_tensor *v) {
     return true;
 }
 
+/* weights f32[..,1,S] times v f32[..,S,d], whose rows do not count where `seen` does not hold, whatever they are. */
+static tn_tensor of_one_query(tn_tensor weights, tn_tensor v, tn_tensor seen) {
+    tn_tensor y = tn_mul(tn_transpose(weights, -1, -2), v);
+    return tn_sum(tn_select(tn_transpose(seen, -1, -2), y, nn_scalar(y, 0)), TN_INTS(-2), 1);
+}
+
 tn_tensor nn_attention(tn_tensor q, tn_tensor k, tn_tensor v, tn_tensor seen, const char *fn) {
     tn_shape s, ks, vs;
     tn_tensor poison = { q.graph, 0 };
@@ -29,7 +35,9 @@ tn_tensor nn_attention(tn_tensor q, tn_tensor k, tn_tensor v, tn_tensor seen, co
     bool grouped = in_groups(&q, &k, &v);
     tn_tensor score = tn_matmul(tn_mul_scalar(q, d > 0 ? 1 / sqrt(d) : 1), tn_transpose(k, -1, -2));
     if (seen.graph) score = tn_select(seen, score, nn_scalar(q, -INFINITY));
-    tn_tensor y = tn_matmul(tn_nn_softmax(score, -1), v);
+    tn_tensor w = tn_nn_softmax(score, -1);
+    bool one = seen.graph && s.dim[s.rank - 2] == 1 && tn_tensor_dtype(v) == TN_F32;
+    tn_tensor y = one ? of_one_query(w, v, seen) : tn_matmul(w, v);
     s.dim[s.rank - 1] = vs.dim[vs.rank - 1];
     return grouped ? tn_reshape(y, s) : y;
 }

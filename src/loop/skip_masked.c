@@ -5,14 +5,22 @@
  * keys that come after a query (causal attention), a band, a triangle. Over the lanes and rows of a tile the difference of the
  * two indices has a least value, which is affine in the loops around: if even that does not satisfy the comparison, no sum is
  * used. The greater side may have a number of the run added (attention to as much of a cache as is used so far). Exact: what
- * the selects give instead of the sums does not depend on them. */
+ * the selects give instead of the sums does not depend on them.
+ *
+ * And where all that a loop does is add what such a select makes 0, or take the maximum of what it makes -inf: the loop goes in
+ * pieces, each with a condition. A sum that begins with +0 never comes to -0, which adding 0 would change. */
 #include "ir/kernel_walk.h"
 #include "loop/build.h"
 #include "loop/index_compare.h"
 #include "loop/loop.h"
 #include "loop/schedule.h"
+#include "loop/zero_tile.h"
+
+#include <math.h>
 
 enum {
+    LEAST_PIECE = 32, /* iterations */
+    MOST_PIECE = 128,
     LEAST_UPDATES = 64, /* of a loop: fewer are as fast as the question */
     LEAST_OF_RUN = 16,  /* the same where a run decides: a cache is long, and most of it comes from memory */
     MOST_BETWEEN = 5    /* operations between a sum and its select, such as a scale, or adding up parts of it */
@@ -148,6 +156,86 @@ static void put_condition(kernel *k, int loop, bound b) {
     k->ins.at[loop + more].a = needed;
 }
 
+/* ---- sums of what is masked ---- */
+
+/* Whether accumulator acc stays as it is when it is updated with the constant. */
+static bool keeps(const kernel *k, const kins *upd, reg constant) {
+    const kins *acc = &k->ins.at[upd->c], *c = &k->ins.at[constant];
+    if (c->op != K_CONST || acc->op != K_ACC) return false;
+    if (!dtype_is_float((tn_dtype)upd->dtype)) return upd->alu == OP_add && c->imm_int == 0;
+    return upd->alu == OP_add ? c->imm == 0 && acc->imm == 0 && !signbit(acc->imm)
+                              : isinf(c->imm) && upd->alu == (c->imm < 0 ? OP_max : OP_min);
+}
+
+/* The loop does nothing but update accumulators with what a select replaces by what keeps them: *out, where one is updated. */
+static bool find_masked_terms(const kernel *k, int loop, int end, bound *out) {
+    for (int i = loop + 1; i < end; i++) {
+        const kins *in = &k->ins.at[i], *term = &k->ins.at[in->a];
+        index_line e;
+        if (kernel_is_pure(in) || in->op == K_LOAD || in->op == K_PREFETCH) continue;
+        if (in->op != K_UPD || (int)in->c > loop || term->op != K_ALU || term->alu != OP_select) return false;
+        bool not = keeps(k, in, term->b);
+        if (!(not || keeps(k, in, term->c)) || !can_hold(k, term->a, not, &e) || !widen(out, e)) return false;
+    }
+    return out->known && is_visible(k, out->run, loop);
+}
+
+/* ---- results that are masked ---- */
+
+/* What the loop does is store what selects give, a constant where a value is not needed: *out, where one is. */
+static bool find_masked_results(const kernel *k, int loop, int end, bound *out) {
+    int64_t work = 0;
+    for (int i = loop + 1; i < end; i++) {
+        const kins *in = &k->ins.at[i], *value = &k->ins.at[in->a];
+        index_line e;
+        work += in->op == K_UPD;
+        if (in->op == K_LOOP && (in->par || in->a)) return false;
+        if (in->op == K_ARGUPD || in->op == K_SCATTER || (in->op == K_UPD && (int)in->c < loop)) return false;
+        if (in->op != K_STORE) continue;
+        if (value->op != K_ALU || value->alu != OP_select || in->n_mask || in->dyn) return false;
+        bool not = k->ins.at[value->b].op == K_CONST && (int)value->b < loop;
+        if (!not &&!(k->ins.at[value->c].op == K_CONST && (int)value->c < loop)) return false;
+        if (!can_hold(k, value->a, not, &e) || !widen(out, e)) return false;
+    }
+    return work && out->known && out->run && is_visible(k, out->run, loop);
+}
+
+/* The loop that stores constants where nothing is needed, from the instructions of the one that may be. */
+static void store_constants(kernel *k, const kins *loop, const kins *end, int first, int64_t length, reg unneeded) {
+    kins head = *loop;
+    head.a = unneeded, head.hi = length;
+    kernel_push(k, head);
+    for (const kins *in = loop; in < end; in++) {
+        kins store = *in;
+        if (in->op != K_STORE) continue;
+        const kins *value = &loop[(int)in->a - first];
+        store.a = (int)value->b < first && k->ins.at[value->b].op == K_CONST ? value->b : value->c;
+        kernel_push(k, store);
+    }
+    build_ends(k, 1);
+}
+
+/* ---- pieces ---- */
+
+static bool skip_pieces(kernel *k, int loop, int end) {
+    const kins in = k->ins.at[loop];
+    bound b = { 0 };
+    int64_t length = LEAST_PIECE;
+    bool reduce = k->vars.at[in.var].reduce;
+    if (in.par || in.a || in.lo || k->vars.n >= MAX_LOOPS || !ext_is_lit(in.hi)) return false;
+    if (!(reduce ? find_masked_terms : find_masked_results)(k, loop, end, &b)) return false;
+    int64_t along = affine_coef(b.e, in.var);
+    while (length < MOST_PIECE && (in.hi % length || length % in.step)) length++;
+    if (!along || in.hi % length || length % in.step || in.hi < 2 * length || !is_open(k, loop + 1, b.e)) return false;
+    piece_cut c = zero_tile_cut(k, loop, length);
+    affine least = affine_offset(build_times(k->a, c.piece, length), along > 0 ? 0 : length - in.step);
+    reg at = build_index(k, TN_I32, affine_set_var(k->a, b.e, in.var, least)),
+        most = b.run ? b.run : build_number(k, TN_I32, 0), needed = build_op(k, OP_le, at, most);
+    if (!reduce) store_constants(k, c.at.rest, c.at.rest + (end - loop), loop, length, build_op(k, OP_gt, at, most));
+    zero_tile_close(k, &c, needed);
+    return true;
+}
+
 bool step_skip_masked(kernel **kk, const loop_step *s, str *why) {
     kernel *k = *kk;
     int n = 0;
@@ -156,7 +244,10 @@ bool step_skip_masked(kernel **kk, const loop_step *s, str *why) {
         bound b = { 0 };
         if (k->ins.at[i].op != K_LOOP || k->ins.at[i].par) continue;
         int end = kernel_loop_end(k, i);
-        if (!find_bound(k, i, end, &b)) continue;
+        if (!find_bound(k, i, end, &b)) {
+            n += skip_pieces(k, i, end);
+            continue;
+        }
         if (b.e.n) put_condition(k, i, b), n++, i += b.run ? 2 : 3;
         i = kernel_loop_end(k, i);
     }

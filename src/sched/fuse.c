@@ -11,6 +11,7 @@
 #include "sched/sched.h"
 
 enum { SMALL_PART = 16, FEW_ROWS = 8, SMALL_WORK = 1 << 15, WIDE_ROW = 1024, MANY_LOOPS = 48 };
+enum { FEW_BLOCKS = 64, BLOCK_WORK = 1 << 15 }; /* of a GPU; of one of them */
 enum { FAR_OPERAND = 1 << 16 /* elements */ };
 enum { MANY_PLACES = 8, TRIP_FLOPS = 6 /* for an element to memory and back */ };
 enum { MANY_STEPS = 1 << 12, MOST_PARTS = 64, TILED_WORK = 1 << 22 /* multiply-adds, on a GPU */, NEAR = 6 };
@@ -121,7 +122,7 @@ static bool repeats_work(const sched *s, val v, val root, const analysis *after)
            size_mul(flops + (dot ? 0 : TRIP_FLOPS), graph_elems(s->g, v), &once) && again > once;
 }
 
-static const char *cost_objection(const sched *s, const node *n, const group *before, const analysis *after) {
+static const char *cost_objection(const sched *s, val root, const node *n, const group *before, const analysis *after) {
     if (after->n_dots > 1) return "one contraction a kernel: each gets its own tiles";
     if (after->n_dots && !dot_rows_ok(s, after)) return "the contraction would lose its rows";
     if (after->packs && after->n_reduces) return "beside other sums a contraction packs no operand";
@@ -139,6 +140,9 @@ static const char *cost_objection(const sched *s, const node *n, const group *be
     for (int i = 0; i < n->rank && sums; i++) sums *= graph_dim_most(s->g, n->dims[i]);
     if (s->opts.rows_only && after->rows < FEW_ROWS && sums >= FEW_ROWS && after->work > SMALL_WORK)
         return "one row would have all of these sums";
+    if (s->opts.rows_only && op_get((op_code)graph_get(s->g, root)->op)->cls == CL_REDUCE && after->rows < FEW_BLOCKS &&
+        graph_elems(s->g, root) >= FEW_ROWS * after->rows && after->work > BLOCK_WORK * after->rows)
+        return "a few rows would have all of these sums";
     if (after->n_dots && n->op == OP_dot && after->rows < before->rows && after->n_reduces && s->opts.fusion < 2)
         return "fusion level";
     return NULL;
@@ -173,7 +177,7 @@ static bool try_inside(sched *s, val v, int gi) {
     s->place[v] = PLACE_INSIDE;
     s->group_of[v] = gi;
     arena_reset(s->scratch);
-    no = group_analyse(s, gi, s->scratch, &after) ? cost_objection(s, n, &before, &after) : after.reason;
+    no = group_analyse(s, gi, s->scratch, &after) ? cost_objection(s, root, n, &before, &after) : after.reason;
     if (!no && s->opts.fusion == 1 && after.rows < before.rows && !op_is_move((op_code)n->op))
         no = "fusion level 1 keeps whole kernels elementwise";
     bool repeats = !no && !s->opts.rows_only && repeats_work(s, v, root, &after);
