@@ -1,5 +1,5 @@
 /* merge.c - kernels with several results (fusion level 3): groups of elementwise ops with loops of equal extents that share
- * operands become one.
+ * operands become one; so do a product of matrix units and those that take its results.
  *
  * In: groups of fuse.c. Out: the same, some merged into others and dead. For each group the ones that share a value with it
  * come from lists of readers by value. Two groups may not merge when one needs the other by way of a third: an order of all
@@ -9,7 +9,7 @@
 
 /* What a group may spend on others that share operands but cannot join it; an analysis that fails costs as much as some of
  * those. Far more than any group of a usual network needs. */
-enum { MOST_ROOTS = 8, MANY_TRIES = 256, FAILED_COST = 16, MANY_STEPS = 1 << 12 };
+enum { MOST_ROOTS = 8, MANY_TRIES = 256, FAILED_COST = 16, MANY_STEPS = 1 << 12, SMALL_PART = 16 };
 
 typedef struct readers { /* of a value: at reader[from] .. reader[end - 1], ascending */
     int from, end;
@@ -72,11 +72,33 @@ static bool is_concat(const sched *s, val v) { return s->place[v] == PLACE_ROOT 
 /* Group that makes memory value v, or -1: a leaf; many make a concat. */
 static int maker(const sched *s, val v) { return s->place[v] != PLACE_ROOT || is_concat(s, v) ? -1 : s->group_of[v]; }
 
+/* A product of matrix units, whose threads have time for what is computed with its results. */
+static bool is_product(const sched *s, int x) {
+    const group *gr = &s->groups.at[x];
+    const uint8_t t = graph_get(s->g, gr->roots.at[0])->dtype;
+    return gr->n_dots == 1 && s->opts.t && s->opts.t->matrix_units && (t == TN_BF16 || t == TN_F16);
+}
+
+/* x computes with results of y, and with nothing else as large: a trip through memory is saved, and none is added to what the
+ * product waits for. */
+static bool only_takes(const merger *m, int x, int y) {
+    const sched *s = m->s;
+    bool takes = false;
+    for (int i = 0; i < m->reads[x].n; i++) {
+        val v = m->reads[x].at[i];
+        bool made = maker(s, v) == y;
+        takes |= made;
+        if (!made && graph_elems(s->g, v) > graph_elems(s->g, s->groups.at[x].roots.at[0]) / SMALL_PART) return false;
+    }
+    return takes;
+}
+
 static bool may_merge(const merger *m, int x) {
     const sched *s = m->s;
     const group *gr = &s->groups.at[x];
     if (s->control[graph_get(s->g, gr->roots.at[0])->region]) return false; /* one may need another by way of it */
-    if (gr->dead || gr->dest || gr->n_dots || gr->n_reduces || gr->splits.n || gr->roots.n >= MOST_ROOTS) return false;
+    if (gr->dead || gr->dest || (gr->n_dots && !is_product(s, x)) || gr->n_reduces || gr->splits.n || gr->roots.n >= MOST_ROOTS)
+        return false;
     if (op_get((op_code)graph_get(s->g, gr->roots.at[0])->op)->cls == CL_SCATTER) return false;
     for (int i = 0; i < m->reads[x].n; i++)
         if (is_concat(s, m->reads[x].at[i])) return false; /* as if it needed all kernels */
@@ -85,6 +107,7 @@ static bool may_merge(const merger *m, int x) {
 
 static bool fit_together(const merger *m, int x, int y) {
     const group *a = &m->s->groups.at[x], *b = &m->s->groups.at[y];
+    if ((a->n_dots && !only_takes(m, y, x)) || (b->n_dots && !only_takes(m, x, y))) return false;
     return graph_same_shape(m->s->g, a->roots.at[0], b->roots.at[0]) && a->roots.n + b->roots.n <= MOST_ROOTS;
 }
 

@@ -76,9 +76,25 @@ ARENA_TEST(test_contraction_and_sum) {
     assert_non_null(kernel_of_product(compile(a, text)));
 }
 
+/* What is computed with a product's result alone is done where that is made, also where all of it is needed (GELU with what its
+ * gradient takes). What reads more of that size stays alone, as an optimiser's step does. */
+ARENA_TEST(test_results_behind_contraction) {
+    const char *alone = "graph @g(x bf16[2048,512], w bf16[512,1024]) {\n"
+                        " %1 = dot x, w contract=[1]x[0] bf16[2048,1024]\n %2 = tanh %1\n %3 = mul %1, %2\n return %1 as "
+                        "\"u\", %2 as \"t\", %3 as \"y\"\n}";
+    plan *p = compile(a, alone);
+    assert_int_equal(p->kernels.n, 1);
+    assert_non_null(kernel_of_product(p));
+    const char *more = "graph @g(x bf16[2048,512], w bf16[512,1024], m bf16[2048,1024]) {\n"
+                       " %1 = dot x, w contract=[1]x[0] bf16[2048,1024]\n %2 = mul m, 0.9\n %3 = add %1, %2\n"
+                       " return %1 as \"u\", %2 as \"v\", %3 as \"y\"\n}";
+    assert_int_equal(compile(a, more)->kernels.n, 2);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_exponentials), cmocka_unit_test(test_squares),
                                         cmocka_unit_test(test_squares_beside_contractions),
-                                        cmocka_unit_test(test_contraction_and_sum) };
+                                        cmocka_unit_test(test_contraction_and_sum),
+                                        cmocka_unit_test(test_results_behind_contraction) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
