@@ -10,6 +10,11 @@ enum { LONG_ROW = 16 };  /* vectors: shorter ones would be sums of lanes for the
 #define READ_AGAIN 1.1   /* what it costs them to be more than one tile, where what has the lanes comes from afar */
 enum { LEAST_WAYS = 8 }; /* of a first-level cache: lines that find places side by side, whatever their distance */
 enum { MAX_LONE = 16 };  /* vectors of a tile of one row: the matrix is read in long pieces, and the more the longer */
+/* The same where the matrix is computed: sums, those of a group, its scales, bytes and what is made of them need registers, 16
+ * or
+ * 32. (GPT-2's token with 8 bits, one core of a Zen 4, AVX-512: 8 vectors 7.2 ms, 6 6.6, 4 6.6, 3 6.7;
+ * AVX2: 8.5, 7.5, 6.7, 7.2; 4 bits 7.2, 7.2, 6.9, 7.0; 14.1, 13.7, 13.1, 13.0.) */
+enum { MAX_COMPUTED = 4 };
 
 /* Time of one step along the contraction for an mr x nv tile: FMAs (two a cycle). A core that two programs share gives each of
  * them fewer instructions (three a cycle), one of its own more than the FMAs need: what these do not cover counts half. Four
@@ -185,7 +190,8 @@ void tile_contraction(tile_chooser *c, kvar vec, int64_t columns, bool joined) {
     if (sliding >= 0) row = sliding, m = k->vars.at[row].extent, each = true;
     if (each) best_mr = loop_sliding_rows(m);
     c->tile_m = m, c->tile_nvec = nvec, c->tile_split = is_split(c, a, b), c->tile_pairs = tile_makes_pairs(c);
-    c->most_nv = m > 1 || !a || !b || !plain_load(c, c->dot->a) || !plain_load(c, c->dot->b) ? MAX_NV : MAX_LONE;
+    bool plain = plain_load(c, c->dot->a) && plain_load(c, c->dot->b);
+    c->most_nv = m > 1 || !a || !b ? MAX_NV : plain ? MAX_LONE : MAX_COMPUTED;
     int64_t share = (nvec + c->t->threads - 1) / c->t->threads; /* each thread needs a tile */
     if (m == 1 && shared && share < c->most_nv) c->most_nv = share;
     bool once = is_from_afar(c, vec) && m <= FEW_ROWS;
@@ -222,7 +228,7 @@ static bool is_read_once(const tile_chooser *c, kvar vec, const kins *a, const k
     int64_t depth = 1;
     for (kvar v = 0; v < c->k->vars.n; v++)
         if (c->k->vars.at[v].reduce && (c->dot_open >> v & 1)) depth *= c->k->vars.at[v].extent;
-    if (!a || !b || depth < LONG_ROW * c->lanes || c->k->vars.at[vec].extent < 2 * c->lanes) return false;
+    if (!a || !b || depth < LONG_ROW * c->lanes || c->k->vars.at[vec].extent < c->lanes) return false;
     bool first = has_rows(c, a, b), second = has_rows(c, b, a);
     const kins *matrix = first ? a : b;
     return first != second && c->k->bufs.at[matrix->buf].elems * (int64_t)dtype_size((tn_dtype)matrix->src) > c->t->l2_bytes;
@@ -232,8 +238,9 @@ static bool is_read_once(const tile_chooser *c, kvar vec, const kins *a, const k
 void tile_inner_product(tile_chooser *c, kvar vec) {
     const kernel *k = c->k;
     const kins *a = tile_operand_load(c, c->dot->a), *b = tile_operand_load(c, c->dot->b);
-    int budget = 4;
-    if (is_read_once(c, vec, a, b)) {
+    bool once = is_read_once(c, vec, a, b), few = k->vars.at[vec].extent < 2 * c->lanes; /* sums of a row wait for themselves */
+    int budget = once ? 2 : 4;                                                           /* rows */
+    if (once && !few) {
         int n = MAX_NV;
         while (n > 1 && k->vars.at[vec].extent < (int64_t)n * c->lanes) n /= 2;
         c->role[vec] = (krole){ n, c->lanes };
