@@ -334,8 +334,7 @@ static bool is_prologue(const walk *w, pending at) {
 }
 
 /* Whether a cast makes bytes of what is wider, for a processor that multiplies several at once (loop/packed_dot.c). */
-static bool makes_bytes(const walk *w, const node *cast) {
-    const sched *s = w->s;
+static bool makes_bytes(const sched *s, const node *cast) {
     return s->opts.t && s->opts.t->packed && dtype_size((tn_dtype)cast->dtype) == 1 && cast->dtype != TN_BOOL &&
            dtype_size((tn_dtype)graph_get(s->g, cast->in[0])->dtype) > 1;
 }
@@ -352,10 +351,8 @@ static bool is_of_integer_sums(const graph *g, val v, int steps) {
     return false;
 }
 
-/* Whether a cast inside of a border makes bytes of sums: behind the sums it takes no trip through memory, and bytes are copied.
- */
-static bool belongs_to_sums(const walk *w, const node *cast) {
-    return makes_bytes(w, cast) && is_of_integer_sums(w->s->g, cast->in[0], SUM_STEPS);
+bool sched_belongs_to_sums(const sched *s, const node *cast) {
+    return makes_bytes(s, cast) && is_of_integer_sums(s->g, cast->in[0], SUM_STEPS);
 }
 
 static bool walk_value(walk *w, pending at) {
@@ -402,9 +399,9 @@ static bool walk_value(walk *w, pending at) {
     case CL_CAST:
         if (at.under_dot && sched_feeds_matrix_units(s, (tn_dtype)n->dtype, graph_elems(s->g, v), at.dot_work))
             return fail(w, v, "matrix units take their operands from memory");
-        if (at.under_dot && makes_bytes(w, n))
+        if (at.under_dot && makes_bytes(s, n))
             return fail(w, v, "bytes are multiplied by words of memory, and take the least there");
-        if (at.masked && belongs_to_sums(w, n))
+        if (at.masked && sched_belongs_to_sums(s, n))
             return fail(w, v, "bytes are made of sums before they are copied into a border");
         add_work(w->an, graph_elems(s->g, v));
         break;

@@ -426,7 +426,10 @@ static void place_value(sched *s, val v) {
     if (!own_kernel && groups.n == 0) return; /* nothing reads it */
     if (!own_kernel && groups.n == 1 && (op_is_move((op_code)n->op) || is_compute(n))) {
         int n_splits = s->groups.at[groups.at[0]].splits.n;
-        if (try_inside(s, v, groups.at[0])) {
+        if (is_cast(n) && s->opts.fusion >= 2 && s->groups.at[groups.at[0]].n_dots && sched_belongs_to_sums(s, n)) {
+            s->materialised[v] = "bytes made of the sums of another contraction: they are what takes the least memory";
+            own_kernel = true;
+        } else if (try_inside(s, v, groups.at[0])) {
             if (try_with_contraction(s, v, groups.at[0], n_splits)) return;
             own_kernel = true;
         }

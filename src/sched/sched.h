@@ -140,6 +140,9 @@ bool sched_computes_again(const sched *s, val v, int kernels);
 /* Whether an operand of type t, of so many elements, is better stored for the matrix units that multiply it than computed by
  * threads that multiply it themselves; work: multiply-adds. */
 bool sched_feeds_matrix_units(const sched *s, tn_dtype t, int64_t elems, int64_t work);
+/* Whether a cast makes bytes of sums of integers: behind these it takes no trip through memory, and bytes are what is copied
+ * into a border, or kept for another kernel. */
+bool sched_belongs_to_sums(const sched *s, const node *cast);
 
 /* fuse.c: fills place, group_of, groups. */
 void sched_fuse(sched *s);
