@@ -92,10 +92,22 @@ reg sel_find_steps(selector *s, const kins *cast) {
     return s->steps.found ? x : 0;
 }
 
-xval sel_quantise(selector *s, xval x, int n) {
+reg sel_find_steps_again(selector *s, const kins *cast, int *out_zero) {
+    const kins *in = &s->k->ins.at[cast->a], *zero = &s->k->ins.at[in->b];
+    *out_zero = 0;
+    if (cast->op != K_CAST || cast->dtype != TN_F32) return 0;
+    if (in->op == K_ALU && in->alu == OP_sub && in->dtype == TN_I32 && zero->op == K_CONST) {
+        if (zero->imm_int < -255 || zero->imm_int > 255) return 0;
+        *out_zero = (int)zero->imm_int, in = &s->k->ins.at[in->a];
+    }
+    reg x = sel_find_steps(s, in);
+    return x && s->steps.lo == 0 ? x : 0; /* NaN is 0, then */
+}
+
+/* x within its bounds, in steps, not yet rounded. */
+static xval count_steps(selector *s, xval x, int n) {
     xfn *f = s->f;
     const sel_steps *q = &s->steps;
-    const char *wrap = q->to == TN_I8 ? "WRAP_I8(x)" : "WRAP_U8(x)";
     xval least = x86_const_val(f, XF32, q->least, 0), most = x86_const_val(f, XF32, q->most, 0);
     /* NaN becomes 0: the lower bound, or what is no number has bits that are 0 in a byte. */
     xval t = q->lo == 0 ? x86_bin(f, 'M', x, least, n) : x86_bin(f, 'M', least, x, n);
@@ -107,6 +119,20 @@ xval sel_quantise(selector *s, xval x, int n) {
     } else {
         t = x86_bin(f, '*', t, high, n);
     }
+    return t;
+}
+
+xval sel_quantise_again(selector *s, xval x, int zero, int n) {
+    xfn *f = s->f;
+    xval t = x86_expr(f, "RINT(x)", XF32, (xval[3]){ count_steps(s, x, n) }, n);
+    return x86_bin(f, '+', t, x86_const_val(f, XF32, s->steps.zero - zero, 0), n); /* also where it is 0: no -0 is left */
+}
+
+xval sel_quantise(selector *s, xval x, int n) {
+    xfn *f = s->f;
+    const sel_steps *q = &s->steps;
+    const char *wrap = q->to == TN_I8 ? "WRAP_I8(x)" : "WRAP_U8(x)";
+    xval t = count_steps(s, x, n);
     if (q->lo != 0 && q->zero != 0) {
         t = x86_bin(f, '+', x86_expr(f, "RINT(x)", XF32, (xval[3]){ t }, n), x86_const_val(f, XF32, q->zero, 0), n);
         return x86_expr(f, wrap, XI32, (xval[3]){ x86_convert(f, t, XI32, n) }, n);

@@ -131,10 +131,12 @@ static void sel_convert(selector *s, reg r) {
     if (in->op == K_CAST && sel_table(s, r)) return;
     kval out = sel_shaped(s, XI32, in->lanes);
     bool clamped = in->op == K_CAST && is_clamped(s->k, in->a, (tn_dtype)in->dtype);
-    reg counted = sel_find_steps(s, in);
+    int zero = 0;
+    reg again = sel_find_steps_again(s, in, &zero), counted = again ? again : sel_find_steps(s, in);
     for (int c = 0; c < out.n; c++) {
         xval x = sel_operand(s, counted ? counted : in->a, in->lanes, c);
-        xval v = counted               ? sel_quantise(s, x, out.cl)
+        xval v = again                 ? sel_quantise_again(s, x, zero, out.cl)
+                 : counted             ? sel_quantise(s, x, out.cl)
                  : in->op == K_CAST    ? cast(s->f, (tn_dtype)in->dtype, (tn_dtype)in->src, x, out.cl, clamped)
                  : in->op == K_BITCAST ? (xval){ x.r, xt((tn_dtype)in->dtype) }
                                        : wrap(s->f, (tn_dtype)in->src, x, out.cl);

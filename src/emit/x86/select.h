@@ -69,5 +69,8 @@ void sel_prefetch(selector *s, const kins *in);
 /* quantise.c: the register whose steps a cast counts, without a division as sel_quantise does; 0: it is another cast. */
 reg sel_find_steps(selector *s, const kins *cast);
 xval sel_quantise(selector *s, xval x, int n);
+/* The same of a cast back to f32, perhaps of the byte less a zero point: no integer is made on the way. */
+reg sel_find_steps_again(selector *s, const kins *cast, int *out_zero);
+xval sel_quantise_again(selector *s, xval x, int zero, int n);
 
 #endif
