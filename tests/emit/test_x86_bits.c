@@ -263,10 +263,41 @@ static graph *every_step(arena *a) {
         val lo = graph_splat_like(g, v, forms[which].lo), hi = graph_splat_like(g, v, forms[which].hi);
         v = i % 2 ? graph_binary(g, OP_max, graph_binary(g, OP_min, v, hi), lo)
                   : graph_binary(g, OP_min, graph_binary(g, OP_max, v, lo), hi);
-        graph_output(g, arena_printf(a, "y%d", i), graph_cast(g, v, forms[which].to));
+        v = graph_cast(g, v, forms[which].to);
+        if (i % 3) { /* back: what the next layer adds, less the zero point or another number */
+            v = graph_cast(g, v, TN_I32);
+            v = graph_binary(g, OP_sub, v, graph_splat_like(g, v, i % 3 == 1 ? (int)forms[which].zero : 5));
+            v = graph_binary(g, OP_div, graph_splat_like(g, graph_cast(g, v, TN_F32), 1), graph_cast(g, v, TN_F32));
+        } /* 1 / 0 has the sign of 0 */
+        graph_output(g, arena_printf(a, "y%d", i), v);
     }
     graph_compact(g);
     return g;
+}
+
+/* Bytes in windows one and two apart, with and without borders: rows of all lengths up to two vectors and some, the first and
+ * the last byte of a buffer among them. */
+static graph *every_window(arena *a) {
+    str text, results;
+    str_init(&text, a), str_init(&results, a);
+    str_addf(&text, "graph @windows(");
+    for (int i = 0; i < 24; i++) str_addf(&text, "%sx%d %s[2,3,%d]", i ? ", " : "", i, i % 3 ? "u8" : "i8", 3 + 3 * i);
+    str_addf(&text, ") {\n");
+    for (int i = 0; i < 24; i++) {
+        int n = 3 + 3 * i, border = i % 4 / 2, apart = 1 + i % 2, size = 2 + (i / 4) % 2,
+            rows = (3 + 2 * border - size) / apart + 1, columns = (n + 2 * border - size) / apart + 1;
+        str_addf(&text, "  %%a%d = cast x%d f32[2,3,%d]\n", i, i, n);
+        str_addf(&text, "  %%b%d = pad %%a%d before=[0,%d,%d] after=[0,%d,%d] value=%s f32[2,%d,%d]\n", i, i, border, border,
+                 border, border, i % 5 ? "0" : "-3.5", 3 + 2 * border, n + 2 * border);
+        str_addf(&text,
+                 "  %%c%d = window %%b%d (axis=1 size=%d stride=%d dilation=1) (axis=2 size=%d stride=%d dilation=1) "
+                 "f32[2,%d,%d,%d,%d]\n",
+                 i, i, size, apart, size, apart, rows, columns, size, size);
+        str_addf(&text, "  %%d%d = reduce_max %%c%d axes=[3,4] f32[2,%d,%d,1,1]\n", i, i, rows, columns);
+        str_addf(&results, "%s%%d%d as \"y%d\"", i ? ", " : "", i, i);
+    }
+    str_addf(&text, "  return %s\n}\n", results.s);
+    return graph_parse(a, text.s, text.n, "windows");
 }
 
 static void every_op_test(bool sse2) {
@@ -277,13 +308,16 @@ static void every_op_test(bool sse2) {
         skip();
     }
     n_fallbacks = 0;
-    for (int t = 0; t <= TN_N_DTYPES + 1; t++) {
+    for (int t = 0; t <= TN_N_DTYPES + 2; t++) {
         if (!campaign_has((uint64_t)t + sse2, 4)) continue;
         arena a;
         guard gd;
         arena_init(&a, mem_libc(), &gd);
         if (!GUARD_TRY(&gd)) fail_msg("graph %d: %s", t, gd.err.text);
-        graph *g = t < TN_N_DTYPES ? every_op(&a, (tn_dtype)t, 61) : t == TN_N_DTYPES ? every_pattern(&a) : every_step(&a);
+        graph *g = t < TN_N_DTYPES        ? every_op(&a, (tn_dtype)t, 61)
+                   : t == TN_N_DTYPES     ? every_pattern(&a)
+                   : t == TN_N_DTYPES + 1 ? every_step(&a)
+                                          : every_window(&a);
         bad += !check(&w, g, &a, (uint64_t)t, t % 2 || t > TN_N_DTYPES ? 3 : 0);
         graphs++;
         arena_fini(&a);

@@ -210,14 +210,38 @@ static x86_id masked_load(x86_level level, int64_t stride, int size, int n) {
     return size == 8 ? X86_MASKLOADQ : X86_MASKLOADD;
 }
 
-/* Every second of the bytes that n lanes reach over, widened: two loads, as above. */
-static xval load_every_second_byte(xfn *f, xmem m, int n, bool sign) {
+/* Whether the element `at` beside the one that a load of the kernel begins with is in its buffer, too, whenever it runs. */
+static bool is_inside(const selector *s, const kins *in, int64_t at) {
+    const kernel *k = s->k;
+    int64_t lo = in->idx.base + at, hi = lo;
+    int found = 0, depth = 0;
+    if (k->params || in->dyn || in < k->ins.at || in >= k->ins.at + k->ins.n) return false;
+    for (const kins *l = in; l > k->ins.at; l--) {
+        depth += l->op == K_END;
+        if (l->op != K_LOOP || depth-- > 0) continue;
+        depth = 0;
+        int64_t coef = affine_coef(in->idx, l->var), last = l->lo + (l->hi - 1 - l->lo) / l->step * l->step;
+        found += coef != 0;
+        lo += coef * (coef < 0 ? last : l->lo), hi += coef * (coef < 0 ? l->lo : last);
+    }
+    return found == in->idx.n && lo >= 0 && hi < k->bufs.at[in->buf].elems;
+}
+
+/* Every second of the bytes that n lanes reach over, widened: one half of each of as many words, where the byte behind the last
+ * or before the first may be read; else two loads, as above. */
+static xval load_every_second_byte(xfn *f, xmem m, int n, bool sign, bool behind, bool before) {
     static const unsigned char four[16] = { 0, 2, 5, 7 }, eight[16] = { 0, 2, 4, 6, 9, 11, 13, 15 };
     unsigned char pick[64];
+    if (behind || before) {
+        m.disp -= !behind;
+        xval x = word(f, X86_PMOVZXWD, x86_vl(XI32, n), m, XI32);
+        if (sign) return x86_shift(f, X86_PSRAD, x86_shift(f, X86_PSLLD, x, behind ? 24 : 16, n), 24, n);
+        return behind ? x86_bin(f, '&', x, x86_const_val(f, XI32, 0, 255), n) : x86_shift(f, X86_PSRLD, x, 8, n);
+    }
     if (n == 16) {
-        vreg low = load_every_second_byte(f, m, 8, sign).r;
+        vreg low = load_every_second_byte(f, m, 8, sign, false, false).r;
         m.disp += 16;
-        vreg high = load_every_second_byte(f, m, 8, sign).r;
+        vreg high = load_every_second_byte(f, m, 8, sign, false, false).r;
         return (xval){ x86_value(f, (xop){ .op = X86_INSERTF64X4, .vl = 2, .a = low, .b = high, .imm = 1 }), XI32 };
     }
     xmem end = m;
@@ -298,8 +322,14 @@ static xval load_lanes(selector *s, const kins *in, int first, int n) {
     x86_id masked = in->n_mask && !own_index ? masked_load(f->level, in->lane_stride, (int)size, n) : X86_NONE;
     uint64_t lanes = ~(uint64_t)0;
     bool known = !in->n_mask || known_lanes(in, first, n, &lanes);
-    if (!own_index && !in->n_mask && size == 1 && in->lane_stride == 2 && n >= 4 && f->level != X86_SSE)
-        return load_every_second_byte(f, m, n, stored == TN_I8);
+    int64_t step = in->lane_stride, begin = first * step, end = (first + n - 1) * step;
+    bool bytes = size == 1 && n >= 4 && known && !own_index && f->level != X86_SSE;
+    if (bytes && (in->n_mask ? (step == 1 || step == 2) && is_inside(s, in, begin) && is_inside(s, in, end) : step == 2)) {
+        bool sign = stored == TN_I8; /* what a mask leaves out is there, too */
+        xval read = step == 1 ? load_raw(s, stored, m, n, false)
+                              : load_every_second_byte(f, m, n, sign, is_inside(s, in, end + 1), is_inside(s, in, begin - 1));
+        return in->n_mask ? x86_bin(f, '&', read, lane_mask(s, in, first, n), n) : read;
+    }
     if (!own_index && in->n_mask && known && size == 1 && in->lane_stride == 1 && n <= 16 && side_by_side(lanes))
         return load_bytes_within(f, m, n, lanes, stored == TN_I8);
     if (!own_index && known && !masked && size >= 4) return load_strided(s, stored, m, in->lane_stride * size, n, lanes);
