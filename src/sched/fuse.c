@@ -235,6 +235,14 @@ static bool is_operand(const sched *s, val v, int steps) {
     return false;
 }
 
+/* One number that more than one is computed with: every thread would compute it again, for none of the loads that it saves. */
+static bool is_shared_number(const sched *s, val v, const int_list *groups) {
+    bool shared = false;
+    for (int i = 0; i < groups->n && graph_elems(s->g, v) == 1; i++)
+        shared |= graph_elems(s->g, s->groups.at[groups->at[i]].roots.at[0]) > 1;
+    return shared;
+}
+
 /* Views, and at level 3 values that cost no more to compute than to load: one operand in memory, little arithmetic. A small
  * operand more is let pass where the large one is in memory anyway and no contraction, which reads its operands many times,
  * is among the users: what is normalised by the columns of a batch. */
@@ -246,7 +254,7 @@ static bool cheap_everywhere(const sched *s, val v, const int_list *groups) {
     bool dots = false, small = false, anyway = true;
     for (int i = 0; i < groups->n; i++) dots |= s->groups.at[groups->at[i]].n_dots > 0;
     if (!is_cast(n) && op_get((op_code)n->op)->flops > 2 &&
-        (dots || !is_near_memory(s, v) || !sched_computes_again(s, v, groups->n)))
+        (dots || is_shared_number(s, v, groups) || !is_near_memory(s, v) || !sched_computes_again(s, v, groups->n)))
         return false;
     for (int i = 0; i < n->n_in; i++) {
         if (s->place[n->in[i]] == PLACE_EVERYWHERE || (i && n->in[i] == n->in[0] && !(dots && is_operand(s, v, NEAR))))

@@ -91,10 +91,25 @@ ARENA_TEST(test_results_behind_contraction) {
     assert_int_equal(compile(a, more)->kernels.n, 2);
 }
 
+/* A number that many are multiplied with (a step's size, of the number of steps) is computed once, not by every thread. */
+ARENA_TEST(test_shared_number) {
+    const char *text = "graph @g(t f64[1], x f32[4096], y f32[8192]) {\n"
+                       " %1 = exp t\n %2 = cast %1 f32[1]\n %3 = expand %2 f32[4096]\n %4 = mul x, %3\n"
+                       " %5 = expand %2 f32[8192]\n %6 = mul y, %5\n return %4 as \"u\", %6 as \"v\"\n}";
+    plan *p = compile(a, text);
+    int powers = 0;
+    for (int i = 0; i < p->kernels.n; i++)
+        for (int j = 1; j < p->kernels.at[i].k->ins.n; j++)
+            powers += p->kernels.at[i].k->ins.at[j].op == K_ALU && p->kernels.at[i].k->ins.at[j].alu == OP_exp;
+    assert_int_equal(powers, 1);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_exponentials), cmocka_unit_test(test_squares),
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_exponentials),
+                                        cmocka_unit_test(test_squares),
                                         cmocka_unit_test(test_squares_beside_contractions),
                                         cmocka_unit_test(test_contraction_and_sum),
-                                        cmocka_unit_test(test_results_behind_contraction) };
+                                        cmocka_unit_test(test_results_behind_contraction),
+                                        cmocka_unit_test(test_shared_number) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
