@@ -52,7 +52,7 @@ static tn_session *open_session(const writer *w, int64_t tokens, bool logits, tn
     tn_graph *g = tn_graph_new(cli_ctx(c), "generate");
     tn_tensor in = tn_input(g, "tokens", TN_I32, TN_DIMS(1, tokens)), start = tn_input(g, "start", TN_I64, TN_SCALAR);
     tn_tensor y = tn_nn_lm_cached(in, start, w->k.model);
-    if (logits || tn_graph_status(g)) tn_output(y, "logits");
+    if (logits || tn_graph_status(g)) tn_output(tn_cast(y, TN_F32), "logits");
     cli_need(c, tn_compile(g, &o, p));
     cli_need(c, tn_session_new(*p, &s));
     if (w->file)
@@ -124,6 +124,9 @@ static void open_model(writer *w) {
         if (!w->k.model.group) w->k.model.weights = lm_weights_dtype(c, path);
         w->begin = -1, w->end = tn_bpe_special_id(w->vocab, "<|endoftext|>");
     }
+    const char *dtype = cli_text(c, "dtype", "f32");
+    w->k.model.dtype = !strcmp(dtype, "bf16") ? TN_BF16 : !strcmp(dtype, "f16") ? TN_F16 : TN_F32;
+    if (strcmp(dtype, tn_dtype_name(w->k.model.dtype)) != 0) cli_usage(c, "--dtype is f32, bf16 or f16, not %s", dtype);
     if (w->k.model.positions < 2) cli_fail(c, "%s: a model with %lld positions", path, (long long)w->k.model.positions);
     w->positions = w->k.model.positions, w->k.model.dropout = 0;
     w->logits = cli_alloc((size_t)w->k.model.vocab * sizeof *w->logits);
@@ -187,6 +190,7 @@ static const cli_option options[] = {
     { "seed", 's', "N", "of the random numbers (default 1)" },
     { "chunk", 0, "N", "tokens of the prompt that are read at once (default 64)" },
     { "context", 0, "N", "positions of a Llama, whose cache is that long (default 4096, or all that it has)" },
+    { "dtype", 0, "TYPE", "what is computed in, and what the cache has: f32 (default), bf16 or f16" },
     { "threads", 't', "N", "CPU threads; 0 (default) = as many as the process may use" },
     { "device", 'd', "NAME", "cpu (default), cuda, opencl, null, or auto" },
     { NULL, 0, NULL, NULL },

@@ -20,10 +20,13 @@ static bool in_groups(tn_tensor *q, tn_tensor *k, tn_tensor *v) {
     return true;
 }
 
-/* weights f32[..,1,S] times v f32[..,S,d], whose rows do not count where `seen` does not hold, whatever they are. */
+/* weights [..,1,S] times v [..,S,d], whose rows do not count where `seen` does not hold, whatever they are; added up in f32 as
+ * by a contraction. */
 static tn_tensor of_one_query(tn_tensor weights, tn_tensor v, tn_tensor seen) {
-    tn_tensor y = tn_mul(tn_transpose(weights, -1, -2), v);
-    return tn_sum(tn_select(tn_transpose(seen, -1, -2), y, nn_scalar(y, 0)), TN_INTS(-2), 1);
+    tn_dtype t = tn_tensor_dtype(v), sum = t == TN_F64 ? TN_F64 : TN_F32;
+    tn_tensor y = tn_mul(tn_cast(tn_transpose(weights, -1, -2), sum), tn_cast(v, sum));
+    y = tn_select(tn_transpose(seen, -1, -2), y, nn_scalar(y, 0));
+    return tn_cast(tn_sum(y, TN_INTS(-2), 1), t);
 }
 
 tn_tensor nn_attention(tn_tensor q, tn_tensor k, tn_tensor v, tn_tensor seen, const char *fn) {
@@ -36,7 +39,7 @@ tn_tensor nn_attention(tn_tensor q, tn_tensor k, tn_tensor v, tn_tensor seen, co
     tn_tensor score = tn_matmul(tn_mul_scalar(q, d > 0 ? 1 / sqrt(d) : 1), tn_transpose(k, -1, -2));
     if (seen.graph) score = tn_select(seen, score, nn_scalar(q, -INFINITY));
     tn_tensor w = tn_nn_softmax(score, -1);
-    bool one = seen.graph && s.dim[s.rank - 2] == 1 && tn_tensor_dtype(v) == TN_F32;
+    bool one = seen.graph && s.dim[s.rank - 2] == 1;
     tn_tensor y = one ? of_one_query(w, v, seen) : tn_matmul(w, v);
     s.dim[s.rank - 1] = vs.dim[vs.rank - 1];
     return grouped ? tn_reshape(y, s) : y;

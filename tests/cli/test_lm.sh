@@ -77,6 +77,10 @@ text = json.dumps(out).encode()
 open("half/model.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + b"".join(parts))
 EOF
 "$tenon" generate half --temperature 0 -n 5 -q >a 2>err || fail "bf16: $(cat err)"
+for t in bf16 f16; do
+    "$tenon" generate half --temperature 0 --dtype $t -p "And the earth was without form" --chunk 8 -n 5 -q >b 2>err ||
+        fail "computed in $t: $(cat err)"
+done
 # 8-bit weights: a quarter of the bytes, the same text for a while.
 for m in whole llama; do
     "$tenon" quantize $m -o ${m}8 --group 8 --json -q >a 2>err || fail "quantize: $(cat err)"
@@ -132,6 +136,7 @@ head -c 10000 text >other
 wrong 1 "was trained on a text of 20000" train-lm other -o whole --resume
 wrong 1 "h.1.* is not in the file" train-lm text -o whole --resume --layers 2
 wrong 1 "no model's folder" generate nowhere
+wrong 2 "f32, bf16 or f16, not f64" generate whole --dtype f64
 wrong 2 "4, 8 or 16" quantize whole -o x --bits 9
 wrong 1 "quantised already" quantize whole8 -o x
 wrong 1 "an even number" quantize whole -o x --group 1 --bits 4
