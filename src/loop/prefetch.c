@@ -6,7 +6,8 @@
  * Results of short contractions are fetched before their sums are made: lines that are written in part are read first, one
  * after the other as the stores leave the core, which takes longer than the sums (the gradient of the weights of a convolution
  * 3x3 7x7x512, 49 terms: a tenth). So is what sums are added to, or a parameter that they change: it is loaded where it is
- * used, behind the sums, which need the registers. */
+ * used, behind the sums, which need the registers. Rows of an operand whose lines are few and come from beyond the second cache
+ * are fetched a tile ahead: the processor sees no stream in them. */
 #include "loop/loop.h"
 #include "loop/schedule.h"
 #include "machine/machine.h"
@@ -151,6 +152,37 @@ static int sink_loads(kernel *k, int loop, int end, int buf) {
     return n;
 }
 
+/* The step of the next loop around it that is no sum's and that the index knows, times how far it moves; 0: there is none. */
+static int64_t next_rows(const kernel *k, int loop, affine idx) {
+    for (int i = loop - 1, closed = 0; i > 0; i--) {
+        const kins *in = &k->ins.at[i];
+        closed += in->op == K_END;
+        if (in->op != K_LOOP || closed-- > 0) continue;
+        closed = 0;
+        if (!k->vars.at[in->var].reduce && affine_coef(idx, in->var)) return in->step * affine_coef(idx, in->var);
+    }
+    return 0;
+}
+
+/* Lines of buffer `buf` that the loop reads word by word in the next tile of rows, if they are not too many. */
+static int list_next(const kernel *k, int loop, int end, int buf, kins *out) {
+    const kins *l = &k->ins.at[loop];
+    int n = 0;
+    for (int i = loop + 1; i < end; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op != K_LOAD || in->buf != buf) continue;
+        int64_t apart = affine_coef(in->idx, l->var), next = next_rows(k, loop, in->idx), size = (int64_t)dtype_size(in->src),
+                bytes = (l->hi - l->lo) * apart * size;
+        if (in->lanes > 1 || in->n_mask || in->dyn || apart <= 0 || !next || k->params) return 0;
+        affine at = affine_offset(affine_set_var(k->a, in->idx, l->var, affine_const(l->lo)), next);
+        for (int64_t b = 0; b < bytes; b += MACHINE_LINE_BYTES) {
+            if (n == MOST_RESULTS) return 0;
+            out[n++] = fetch(in, in->src, affine_offset(at, b / size), PREFETCH_L1);
+        }
+    }
+    return n;
+}
+
 /* Lines of buffer `buf` that the straight line of code behind the loop writes or reads. */
 static int list_results(const kernel *k, int end, int buf, kins *out) {
     int n = 0;
@@ -173,18 +205,20 @@ static int list_results(const kernel *k, int end, int buf, kins *out) {
 bool step_prefetch_results(kernel **kk, const loop_step *s, str *why) {
     kernel *k = *kk;
     int buf = step_buf(k, s, 0, why), any = 0;
+    bool next = step_flag(s, "next");
     if (buf < 0) return false;
     for (int i = 1; i < k->ins.n; i++) {
         kins fetches[MOST_RESULTS];
         if (k->ins.at[i].op != K_LOOP || !k->vars.at[k->ins.at[i].var].reduce) continue;
         int end = kernel_loop_end(k, i);
         if (!is_contraction(k, i, end)) continue;
-        int sunk = sink_loads(k, i, end, buf);
+        int sunk = next ? 0 : sink_loads(k, i, end, buf);
         i -= sunk, end -= sunk;
-        int n = list_results(k, end, buf, fetches);
+        int n = next ? list_next(k, i, end, buf, fetches) : list_results(k, end, buf, fetches);
         if (n) loop_insert(k, i, fetches, n);
         i = end + n, any += n;
     }
+    if (next && !any) return step_refuse(why, "no loop of a contraction reads b%d word by word, in few lines for a tile", buf);
     return any || step_refuse(why, "b%d is not read or written in vectors behind the loop of a contraction", buf);
 }
 
