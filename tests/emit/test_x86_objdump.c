@@ -77,7 +77,8 @@ static void put_any(x86_asm *s, rng *r, x86_id id) {
     bool evex = !s->legacy && (t->w < 0 || (t->ew >= 0 && rng_chance(r, 0.4)));
     bool fixed = (t->rv == KX && t->mv != KV) || id == X86_KMOVW;
     int vl = fixed || s->legacy ? 0 : (int)rng_between(r, 0, evex ? 2 : 1);
-    if (id == X86_BROADCASTSD || id == X86_PERM2F128 || id == X86_INSERTF128 || id == X86_EXTRACTF128 || id == X86_PERMQ)
+    if (id == X86_BROADCASTSD || id == X86_PERM2F128 || id == X86_INSERTF128 || id == X86_EXTRACTF128 || id == X86_PERMQ ||
+        id == X86_PERMD)
         vl = (int)rng_between(r, 1, evex ? 2 : 1);
     if (id == X86_INSERTF64X4 || id == X86_EXTRACTF64X4) vl = 2;
     if ((id == X86_SHUFF32X4 || id == X86_PERMPS) && vl == 0) vl = 1;

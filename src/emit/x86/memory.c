@@ -419,6 +419,36 @@ static xval load_overlapping(xfn *f, xmem m, int64_t step, int n, int packed) {
     return (xval){ x86_value(f, (xop){ .op = X86_PSHUFB, .vl = (uint8_t)x86_vl(XI32, n), .a = part[0], .b = p }), XI32 };
 }
 
+/* n words of a byte each of four rows, `apart` bytes from row to row: the rows behind each other, four bytes of each together,
+ * and these turned. */
+static xval load_across(xfn *f, xmem m, int64_t apart, int n) {
+    unsigned char turn[64];
+    int32_t order[16];
+    vreg row[4];
+    for (int p = 0; p < 4; p++) {
+        xmem at = m;
+        at.disp += p * apart;
+        if (n == 8 && p % 2)
+            row[p / 2] = x86_value(f, (xop){ .op = X86_MOVHPS, .a = row[p / 2], .has_mem = true, .mem = at });
+        else
+            row[n == 8 ? p / 2 : p] = word(f, n == 8 ? X86_MOVSD : X86_MOVUPS, 0, at, XI32).r;
+    }
+    for (int half = 1; half < n / 4; half *= 2)
+        for (int i = 0; i < n / 4; i += 2 * half)
+            row[i] = x86_value(f, (xop){ .op = half == 1 ? X86_INSERTF128 : X86_INSERTF64X4,
+                                         .vl = (uint8_t)half,
+                                         .a = row[i],
+                                         .b = row[i + half],
+                                         .imm = 1 });
+    for (int i = 0; i < f->vb / 4; i++) order[i] = i % 4 * (n / 4) + i / 4 % (n / 4);
+    for (int i = 0; i < f->vb; i++) turn[i] = (unsigned char)(i % 4 * 4 + i % 16 / 4);
+    vreg d = x86_const_at(f, x86_pool(f->s, order, (size_t)f->vb), false, x86_full_vl(f)),
+         t = x86_const_at(f, x86_pool(f->s, turn, (size_t)f->vb), false, x86_full_vl(f));
+    uint8_t vl = (uint8_t)x86_vl(XI32, n);
+    vreg together = x86_value(f, (xop){ .op = X86_PERMD, .vl = vl, .a = d, .b = row[0] });
+    return (xval){ x86_value(f, (xop){ .op = X86_PSHUFB, .vl = vl, .a = together, .b = t }), XI32 };
+}
+
 /* n words from lane `first` on, at m. */
 static xval load_packed_lanes(selector *s, const kins *in, xmem m, int first, int n, bool spread) {
     xfn *f = s->f;
@@ -427,6 +457,8 @@ static xval load_packed_lanes(selector *s, const kins *in, xmem m, int first, in
     if (in->packed_stride == 1 && size == 1 && n >= 4 && in->lane_stride > 0 && in->lane_stride < in->packed &&
         (in->packed == 4 || in->src == TN_U8) && f->level != X86_SSE)
         return load_overlapping(f, m, in->lane_stride, n, in->packed);
+    if (in->packed == 4 && size == 1 && in->lane_stride == 1 && n >= 8 && in->packed_stride != 1 && f->level != X86_SSE)
+        return load_across(f, m, in->packed_stride, n);
     if (in->packed_stride == 1 && in->packed * size == 4)
         return together ? load_raw(s, TN_I32, m, n, spread) : load_strided(s, TN_I32, m, step, n, ~(uint64_t)0);
     if (together && in->packed == 2 && size == 1 && f->level != X86_SSE) {
@@ -639,6 +671,12 @@ void sel_store(selector *s, const kins *in) {
     xmem m = element(s, in, in->idx, size);
     int cl = sel_chunk(s, in->lanes), n = in->lanes / cl;
     if (in->dyn) x86_unsupported(f, "a store at a dynamic index");
+    reg counted = cl == 16 && in->lane_stride == 1 ? sel_find_steps(s, &s->k->ins.at[in->a]) : 0;
+    if (counted && sel_saturates(s)) {
+        for (int c = 0; c < n; c++, m.disp += cl)
+            store_op(f, X86_PMOVUSDB, 2, sel_quantise_below(s, sel_operand(s, counted, in->lanes, c), cl).r, m, 0);
+        return;
+    }
     for (int c = 0; c < n; c++) {
         xval x = sel_operand(s, in->a, in->lanes, c);
         xmem at = m;

@@ -104,14 +104,14 @@ reg sel_find_steps_again(selector *s, const kins *cast, int *out_zero) {
     return x && s->steps.lo == 0 ? x : 0; /* NaN is 0, then */
 }
 
-/* x within its bounds, in steps, not yet rounded. */
-static xval count_steps(selector *s, xval x, int n) {
+/* x within its bounds, or the lower one alone, in steps, not yet rounded. */
+static xval count_steps(selector *s, xval x, bool both, int n) {
     xfn *f = s->f;
     const sel_steps *q = &s->steps;
     xval least = x86_const_val(f, XF32, q->least, 0), most = x86_const_val(f, XF32, q->most, 0);
     /* NaN becomes 0: the lower bound, or what is no number has bits that are 0 in a byte. */
     xval t = q->lo == 0 ? x86_bin(f, 'M', x, least, n) : x86_bin(f, 'M', least, x, n);
-    t = x86_bin(f, 'm', most, t, n);
+    if (both) t = x86_bin(f, 'm', most, t, n);
     xval high = x86_const_val(f, XF32, q->high, 0);
     if (q->low != 0) {
         xval rest = x86_bin(f, '*', t, x86_const_val(f, XF32, q->low, 0), n);
@@ -124,15 +124,25 @@ static xval count_steps(selector *s, xval x, int n) {
 
 xval sel_quantise_again(selector *s, xval x, int zero, int n) {
     xfn *f = s->f;
-    xval t = x86_expr(f, "RINT(x)", XF32, (xval[3]){ count_steps(s, x, n) }, n);
+    xval t = x86_expr(f, "RINT(x)", XF32, (xval[3]){ count_steps(s, x, true, n) }, n);
     return x86_bin(f, '+', t, x86_const_val(f, XF32, s->steps.zero - zero, 0), n); /* also where it is 0: no -0 is left */
+}
+
+/* What is too large is more than 255 without a sign, also as what no integer is made into. */
+bool sel_saturates(const selector *s) { return s->steps.to == TN_U8 && s->steps.lo == 0 && s->steps.hi == UINT8_MAX; }
+
+xval sel_quantise_below(selector *s, xval x, int n) {
+    xfn *f = s->f;
+    xval t = count_steps(s, x, false, n);
+    xval whole = { x86_value(f, (xop){ .op = X86_CVTPS2DQ, .vl = (uint8_t)x86_vl(XF32, n), .a = t.r }), XI32 };
+    return s->steps.zero ? x86_bin(f, '+', whole, x86_const_val(f, XI32, 0, s->steps.zero), n) : whole;
 }
 
 xval sel_quantise(selector *s, xval x, int n) {
     xfn *f = s->f;
     const sel_steps *q = &s->steps;
     const char *wrap = q->to == TN_I8 ? "WRAP_I8(x)" : "WRAP_U8(x)";
-    xval t = count_steps(s, x, n);
+    xval t = count_steps(s, x, true, n);
     if (q->lo != 0 && q->zero != 0) {
         t = x86_bin(f, '+', x86_expr(f, "RINT(x)", XF32, (xval[3]){ t }, n), x86_const_val(f, XF32, q->zero, 0), n);
         return x86_expr(f, wrap, XI32, (xval[3]){ x86_convert(f, t, XI32, n) }, n);

@@ -69,6 +69,9 @@ void sel_prefetch(selector *s, const kins *in);
 /* quantise.c: the register whose steps a cast counts, without a division as sel_quantise does; 0: it is another cast. */
 reg sel_find_steps(selector *s, const kins *cast);
 xval sel_quantise(selector *s, xval x, int n);
+/* Where these are all of u8: without the upper bound, for a store that saturates. */
+bool sel_saturates(const selector *s);
+xval sel_quantise_below(selector *s, xval x, int n);
 /* The same of a cast back to f32, perhaps of the byte less a zero point: no integer is made on the way. */
 reg sel_find_steps_again(selector *s, const kins *cast, int *out_zero);
 xval sel_quantise_again(selector *s, xval x, int zero, int n);
