@@ -51,6 +51,9 @@ static tn_tensor matrix(lm *m, const char *name, tn_shape shape, double scale) {
     return tn_cast(state(m, name, m->o.weights, shape), m->o.dtype);
 }
 
+/* What weights are made in of numbers and scales, to be rounded once. */
+static tn_dtype wide(const lm *m) { return m->o.dtype == TN_F64 ? TN_F64 : TN_F32; }
+
 /* Numbers of 4 bits, two in a byte of q, which has size 1 along `axis`: that becomes the half of the byte. */
 static tn_tensor halves(const lm *m, tn_tensor q, int axis) {
     tn_shape bits = { .rank = tn_tensor_shape(q).rank };
@@ -59,7 +62,7 @@ static tn_tensor halves(const lm *m, tn_tensor q, int axis) {
     for (int i = 0; i < bits.rank; i++) bits.dim[i] = i == axis ? 8 : 1, step[i] = i == axis ? 4 : 1;
     tn_tensor first = tn_slice(tn_iota(m->g, TN_I32, bits, axis), zero, bits.dim, step, bits.rank);
     tn_tensor part = tn_and(tn_shift_right(tn_cast(q, TN_I32), first), tn_full(m->g, TN_I32, TN_SCALAR, 0x0f));
-    return tn_sub_scalar(tn_cast(part, m->o.dtype), 8);
+    return tn_sub_scalar(tn_cast(part, wide(m)), 8);
 }
 
 /* Weights [in,out], across: [out,in], as a factor of the contraction over all but one axis of the result: 8-bit numbers and a
@@ -72,13 +75,13 @@ static tn_tensor dequantised(lm *m, const char *name, int64_t in, int64_t out, b
     int64_t stored = four ? in / 2 : in;
     tn_tensor q = state(m, name, four ? TN_U8 : TN_I8, across ? TN_DIMS(out, stored) : TN_DIMS(stored, out));
     snprintf(part, sizeof part, "%s_scale", name);
-    tn_tensor scale = tn_cast(state(m, part, TN_F32, across ? TN_DIMS(out, n) : TN_DIMS(n, out)), m->o.dtype);
+    tn_tensor scale = tn_cast(state(m, part, TN_F32, across ? TN_DIMS(out, n) : TN_DIMS(n, out)), wide(m));
     if (four) {
         q = halves(m, tn_reshape(q, across ? TN_DIMS(out, n, 1, g / 2) : TN_DIMS(n, 1, g / 2, out)), across ? 2 : 1);
-        return tn_mul(q, tn_reshape(scale, across ? TN_DIMS(out, n, 1, 1) : TN_DIMS(n, 1, 1, out)));
+        return tn_cast(tn_mul(q, tn_reshape(scale, across ? TN_DIMS(out, n, 1, 1) : TN_DIMS(n, 1, 1, out))), m->o.dtype);
     }
-    q = tn_cast(tn_reshape(q, across ? TN_DIMS(out, n, g) : TN_DIMS(n, g, out)), m->o.dtype);
-    return tn_mul(q, tn_reshape(scale, across ? TN_DIMS(out, n, 1) : TN_DIMS(n, 1, out)));
+    q = tn_cast(tn_reshape(q, across ? TN_DIMS(out, n, g) : TN_DIMS(n, g, out)), wide(m));
+    return tn_cast(tn_mul(q, tn_reshape(scale, across ? TN_DIMS(out, n, 1) : TN_DIMS(n, 1, out))), m->o.dtype);
 }
 
 /* x f[B,T,in] times the weights `name`. */
@@ -125,12 +128,12 @@ static tn_tensor embedded(lm *m, tn_tensor tokens, const char *name) {
     if (!scale.id || !q.id) return scale;
     if (four) {
         q = halves(m, tn_reshape(q, TN_DIMS(m->batch, m->t, w / g, 1, g / 2)), 3);
-        scale = tn_cast(tn_reshape(scale, TN_DIMS(m->batch, m->t, w / g, 1, 1)), m->o.dtype);
-        return tn_reshape(tn_mul(q, scale), TN_DIMS(m->batch, m->t, w));
+        scale = tn_cast(tn_reshape(scale, TN_DIMS(m->batch, m->t, w / g, 1, 1)), wide(m));
+        return tn_cast(tn_reshape(tn_mul(q, scale), TN_DIMS(m->batch, m->t, w)), m->o.dtype);
     }
-    q = tn_cast(tn_reshape(q, TN_DIMS(m->batch, m->t, w / g, g)), m->o.dtype);
-    scale = tn_cast(tn_reshape(scale, TN_DIMS(m->batch, m->t, w / g, 1)), m->o.dtype);
-    return tn_reshape(tn_mul(q, scale), TN_DIMS(m->batch, m->t, w));
+    q = tn_cast(tn_reshape(q, TN_DIMS(m->batch, m->t, w / g, g)), wide(m));
+    scale = tn_cast(tn_reshape(scale, TN_DIMS(m->batch, m->t, w / g, 1)), wide(m));
+    return tn_cast(tn_reshape(tn_mul(q, scale), TN_DIMS(m->batch, m->t, w)), m->o.dtype);
 }
 
 static tn_tensor norm(lm *m, tn_tensor x, const char *name) {

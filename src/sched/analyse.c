@@ -408,6 +408,9 @@ static bool walk_value(walk *w, pending at) {
     default:
         if (!op_is_elementwise((op_code)n->op)) return fail(w, v, "an op of this class is its own kernel");
         at.use.flops += op_get((op_code)n->op)->flops;
+        if (at.under_dot && !s->opts.rows_only &&
+            sched_feeds_matrix_units(s, (tn_dtype)n->dtype, graph_elems(s->g, v), at.dot_work))
+            return fail(w, v, "pairs of bf16 are multiplied by words of memory");
         if (at.under_dot && !is_prologue(w, at)) return fail(w, v, "a contraction would repeat the work for every tile");
         add_work(w->an, graph_elems(s->g, v));
     }

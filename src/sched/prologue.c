@@ -35,13 +35,17 @@ bool sched_packs_computed(const sched *s, tn_dtype t, int64_t elems, const prolo
     return again <= 0 || computed <= stored + SMALL * products;
 }
 
-/* Threads multiply what is computed on the way. A tenth of the matrix units' rate is left to what else a kernel does. */
+/* Threads multiply what is computed on the way. A tenth of the matrix units' rate is left to what else a kernel does. A
+ * processor that adds the products of two bf16 at once reads words of memory for that. */
 bool sched_feeds_matrix_units(const sched *s, tn_dtype t, int64_t elems, int64_t work) {
     int64_t bytes;
-    if (!s->opts.t || !s->opts.t->matrix_units || (t != TN_BF16 && t != TN_F16)) return false;
+    if (!s->opts.t || (t != TN_BF16 && t != TN_F16)) return false;
+    bool words = !s->opts.rows_only && s->opts.t->bf16_sums && t == TN_BF16;
+    if (!s->opts.t->matrix_units && !words) return false;
     if (!size_mul(elems, (int64_t)dtype_size(t), &bytes)) return false;
     const machine m = machine_of(s->opts.t);
-    double units = 0.9 * m.matrix_f16 * m.cores * m.ghz, by_threads = machine_gflops(&m), flops = 2 * (double)work;
+    double by_threads = machine_gflops(&m), flops = 2 * (double)work,
+           units = 0.9 * (words ? 2 * by_threads : m.matrix_f16 * m.cores * m.ghz);
     if (units <= by_threads) return false;
     double stored =
         (double)bytes / machine_rate(&m, LEVEL_MEMORY, true) + (double)bytes / machine_rate(&m, LEVEL_MEMORY, false);

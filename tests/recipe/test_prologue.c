@@ -210,6 +210,28 @@ ARENA_TEST(test_nibbles) {
     }
 }
 
+/* ---- pairs of bf16 ---- */
+
+/* x in bf16 times dequantised weights, rounded to bf16: many rows are multiplied by pairs, which come from memory; for few, or
+ * where no instruction adds pairs, the weights are not stored. */
+ARENA_TEST(test_pairs_come_from_memory) {
+    static const int64_t sizes[][3] = { { 1, 512, 640 }, { 130, 512, 640 }, { 67, 300, 331 } };
+    for (size_t i = 0; i < 2 * COUNT_OF(sizes); i++) {
+        const int64_t *z = sizes[i / 2], dx[] = { z[0], z[1] }, dw[] = { z[1], z[2] }, ds[] = { 1, z[2] };
+        graph *g = graph_make(a, "pairs");
+        val x = graph_add(g, &(spec){ .op = OP_input, .dtype = TN_BF16, .name = "x", .rank = 2, .dims = dx }),
+            w = graph_add(g, &(spec){ .op = OP_input, .dtype = TN_I8, .name = "w", .rank = 2, .dims = dw }),
+            s = graph_add(g, &(spec){ .op = OP_input, .dtype = TN_F32, .name = "s", .rank = 2, .dims = ds });
+        w = graph_cast(g, graph_binary(g, OP_mul, graph_cast(g, w, TN_F32), graph_expand(g, s, dw)), TN_BF16);
+        graph_output(g, "y", graph_dot(g, x, w, NULL, NULL, 0, (int64_t[]){ 1 }, (int64_t[]){ 0 }, 1));
+        plan_config c = { .seed = i, .fusion = 3, .t = a_target(1) };
+        c.t.vector_bytes = 64, c.t.n_vector_regs = 32;
+        if (i % 2) c.t.packed = 2, c.t.bf16_sums = true;
+        assert_int_equal(plan_of(a, g, &c.t)->kernels.n, i % 2 && z[0] > 1 ? 2 : 1);
+        if (!plan_config_agrees(g, NULL, &c)) fail_msg("%d rows: %s", (int)z[0], c.text);
+    }
+}
+
 /* ---- constants ---- */
 
 /* Dequantising constants at compile time would make them four times as large. */
@@ -289,9 +311,14 @@ ARENA_TEST(test_bits) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_one_kernel),    cmocka_unit_test(test_not_by_blocks),
-                                        cmocka_unit_test(test_batches),       cmocka_unit_test(test_values),
-                                        cmocka_unit_test(test_random_values), cmocka_unit_test(test_bits),
-                                        cmocka_unit_test(test_nibbles),       cmocka_unit_test(test_constants_stay_narrow) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_one_kernel),
+                                        cmocka_unit_test(test_not_by_blocks),
+                                        cmocka_unit_test(test_batches),
+                                        cmocka_unit_test(test_values),
+                                        cmocka_unit_test(test_random_values),
+                                        cmocka_unit_test(test_bits),
+                                        cmocka_unit_test(test_nibbles),
+                                        cmocka_unit_test(test_constants_stay_narrow),
+                                        cmocka_unit_test(test_pairs_come_from_memory) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
