@@ -42,8 +42,8 @@ static void show(const writer *w, int32_t id) {
     fflush(stdout);
 }
 
-/* A session that reads `tokens` of them at once; with logits, or the cache alone. */
-static tn_session *open_session(const writer *w, int64_t tokens, bool logits, tn_program **p) {
+/* A session that reads `tokens` of them at once; with logits, or the cache alone, of which it looks at so many positions. */
+static tn_session *open_session(const writer *w, int64_t tokens, bool logits, int64_t span, tn_program **p) {
     cli *c = w->c;
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
     tn_session *s;
@@ -51,7 +51,9 @@ static tn_session *open_session(const writer *w, int64_t tokens, bool logits, tn
     o.device = cli_device(c);
     tn_graph *g = tn_graph_new(cli_ctx(c), "generate");
     tn_tensor in = tn_input(g, "tokens", TN_I32, TN_DIMS(1, tokens)), start = tn_input(g, "start", TN_I64, TN_SCALAR);
-    tn_tensor y = tn_nn_lm_cached(in, start, w->k.model);
+    tn_nn_lm_opts lm = w->k.model;
+    lm.span = span;
+    tn_tensor y = tn_nn_lm_cached(in, start, lm);
     if (logits || tn_graph_status(g)) tn_output(tn_cast(y, TN_F32), "logits");
     cli_need(c, tn_compile(g, &o, p));
     cli_need(c, tn_session_new(*p, &s));
@@ -68,7 +70,8 @@ static void read_chunks(writer *w, size_t n_prompt) {
     int64_t chunk = cli_int(w->c, "chunk", 64, 1, 1 << 20);
     tn_program *p;
     if (chunk < 2 || (int64_t)n_prompt > w->positions || (int64_t)n_prompt <= chunk) return;
-    tn_session *s = open_session(w, chunk, false, &p);
+    int64_t span = (int64_t)(n_prompt - 1) / chunk * chunk;
+    tn_session *s = open_session(w, chunk, false, span, &p);
     for (; w->start + chunk < (int64_t)n_prompt; w->start += chunk)
         cli_need(w->c, tn_run(s, TN_BIND({ "tokens", &w->ids[w->start] }, { "start", &w->start })));
     int n;
@@ -130,7 +133,7 @@ static void open_model(writer *w) {
     if (w->k.model.positions < 2) cli_fail(c, "%s: a model with %lld positions", path, (long long)w->k.model.positions);
     w->positions = w->k.model.positions, w->k.model.dropout = 0;
     w->logits = cli_alloc((size_t)w->k.model.vocab * sizeof *w->logits);
-    w->s = open_session(w, 1, true, &w->p);
+    w->s = open_session(w, 1, true, 0, &w->p);
 }
 
 static void close_model(writer *w) {

@@ -174,7 +174,9 @@ static tn_tensor cached(lm *m, tn_tensor x, const char *what) {
     tn_tensor cache = tn_state(m->g, name, m->o.dtype, s, NULL);
     tn_tensor next = nn_write_rows(cache, x, m->start);
     if (cache.id && next.id) tn_assign(cache, next);
-    return next;
+    if (m->o.span == m->o.positions) return next;
+    s.dim[2] = m->o.span;
+    return tn_slice(next, (const int64_t[4]){ 0 }, s.dim, NULL, 4);
 }
 
 static tn_tensor attend(lm *m, tn_tensor q, tn_tensor k, tn_tensor v) {
@@ -268,6 +270,13 @@ static bool check_sizes(lm *m, tn_tensor tokens) {
                 (long long)o->positions);
         return false;
     }
+    if (!o->span) o->span = o->positions;
+    if (o->span < s.dim[1] || o->span > o->positions) {
+        nn_fail(m->g, TN_ERR_SHAPE,
+                "tn_nn_lm_cached: a span of %lld positions: expected at least %lld tokens, at most %lld positions",
+                (long long)o->span, (long long)s.dim[1], (long long)o->positions);
+        return false;
+    }
     m->batch = s.dim[0], m->t = s.dim[1], m->head = o->width / o->heads;
     return true;
 }
@@ -275,7 +284,7 @@ static bool check_sizes(lm *m, tn_tensor tokens) {
 /* Positions of the tokens, and which of them see which. */
 static void place(lm *m) {
     bool cache = m->start.graph;
-    tn_shape square = TN_DIMS(m->t, cache ? m->o.positions : m->t);
+    tn_shape square = TN_DIMS(m->t, cache ? m->o.span : m->t);
     m->position = tn_iota(m->g, TN_I64, TN_DIMS(m->t), 0);
     tn_tensor row = tn_iota(m->g, TN_I32, square, 0), column = tn_iota(m->g, TN_I32, square, 1);
     if (cache) {

@@ -276,6 +276,8 @@ typedef struct {
      * they read them: a token moves half of the bytes. TN_F32 = f32 parameters. */
     tn_dtype weights;
     int recompute; /* 1: gradients compute each block again, from what goes into it (tn_checkpoint) */
+    int64_t
+        span; /* of tn_nn_lm_cached: only so many positions of the cache are looked at; start + T is at most that. 0 = all */
 } tn_nn_lm_opts;
 /* The logits of what follows each token: f[B,T,vocab], where T is at most opts.positions. Token ids must be below vocab (as in
  * tn_gather they are clamped). */

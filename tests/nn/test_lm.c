@@ -182,11 +182,14 @@ static void forward(const tn_nn_lm_opts *o) {
             if (!(fabs((double)(&got[b][0][0])[i] - want[i]) <= 2e-5))
                 fail_msg("row %d, logit %d: %g, not %g", b, i, (double)(&got[b][0][0])[i], want[i]);
     }
-    /* Through the cache: token by token, then in threes from position 2 on over what lies there already. */
+    /* Through the cache: token by token, then in threes from position 2 on over what lies there already; the first positions
+     * only. */
     tn_output(tn_nn_lm_cached(tn_input(d, "tokens", TN_I32, TN_DIMS(2, 1)), tn_input(d, "start", TN_I64, TN_SCALAR), *o),
               "logits");
+    tn_nn_lm_opts near = *o;
+    near.span = 6; /* of 9 positions */
     tn_output(
-        tn_nn_lm_cached(tn_input(chunks, "tokens", TN_I32, TN_DIMS(2, 3)), tn_input(chunks, "start", TN_I64, TN_SCALAR), *o),
+        tn_nn_lm_cached(tn_input(chunks, "tokens", TN_I32, TN_DIMS(2, 3)), tn_input(chunks, "start", TN_I64, TN_SCALAR), near),
         "logits");
     tn_session *one = compiled(d, &q), *more = compiled(chunks, &r);
     int copied;
@@ -202,10 +205,10 @@ static void forward(const tn_nn_lm_opts *o) {
         for (int k = 0; k < MOST; k++) odd[k] = k % 3 ? NAN : INFINITY;
         need(tn_session_set(one, name, odd, (size_t)(shape.dim[0] * shape.dim[1] * shape.dim[2] * shape.dim[3]) * sizeof *odd));
     }
-    for (int64_t t = 0; t < o->positions; t++) {
-        int32_t now[2] = { tokens[0][t % T], tokens[1][t % T] };
+    for (int64_t t = 0; t < T; t++) {
+        int32_t now[2] = { tokens[0][t], tokens[1][t] };
         need(tn_run(one, TN_BIND({ "tokens", now }, { "start", &t }, { "logits", step })));
-        for (int b = 0; b < 2 && t < T; b++)
+        for (int b = 0; b < 2; b++)
             for (int i = 0; i < 13; i++)
                 if (!(fabsf(step[b][i] - got[b][t][i]) <= 2e-5f))
                     fail_msg("position %d: %g, not %g", (int)t, (double)step[b][i], (double)got[b][t][i]);
@@ -464,6 +467,19 @@ static void test_wrong(void **state) {
     tn_nn_lm_cached(tok, start, gpt2);
     assert_non_null(strstr(tn_ctx_error(ctx), "expected start i64[]"));
     tn_graph_free(g);
+    const int64_t spans[] = { -1, 3, 4, gpt2.positions, gpt2.positions + 1 };
+    for (size_t i = 0; i < sizeof spans / sizeof *spans; i++) {
+        int64_t span = spans[i];
+        tn_nn_lm_opts near = gpt2;
+        near.span = span;
+        g = tn_graph_new(ctx, "span");
+        tok = tn_input(g, "tokens", TN_I32, TN_DIMS(1, 4)), start = tn_input(g, "start", TN_I64, TN_SCALAR);
+        tn_nn_lm_cached(tok, start, near);
+        bool wrong = span < 4 || span > gpt2.positions;
+        if (wrong != (tn_graph_status(g) != TN_OK)) fail_msg("a span of %d: %s", (int)span, tn_ctx_error(ctx));
+        if (wrong) assert_non_null(strstr(tn_ctx_error(ctx), "positions: expected at least 4 tokens"));
+        tn_graph_free(g);
+    }
 }
 
 static int open_ctx(void **state) {
