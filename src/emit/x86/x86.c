@@ -5,7 +5,7 @@
  * scratch memory: the addresses of a kernel's buffers, the slots of a step, and the kernel's frame, when that is large. */
 #include "emit/x86/ir.h"
 
-enum { USUAL_OPS = 512 }; /* of a kernel */
+enum { USUAL_OPS = 256 }; /* of a kernel */
 
 typedef struct image {
     const plan *p;
