@@ -321,11 +321,24 @@ static bool cost_joined(const blocker *t, int64_t block, joined_form *out) {
     return true;
 }
 
+/* How evenly threads share panels of so many rows, or else the rows that these are multiplied by: then each copies all. */
+static double balance_of_joined(const blocker *t, int64_t block) {
+    int threads = t->r->threads >= 0 ? t->r->t->threads : 1;
+    int64_t rows = contraction_extent(&t->c, t->joined[0]), inner = contraction_rows_from(&t->c, t->n_out);
+    double panels = loop_balance(rows / block, (double)(rows % block) / (double)block, threads),
+           others = loop_balance_of(t->c.k, t->c.m, contraction_role(&t->c, t->c.m).unroll, threads) /
+                    (1 + (threads - 1) * COPY_ROWS / (double)inner);
+    return panels > others ? panels : others;
+}
+
 static bool choose_joined(blocker *t) {
     joined_form best = { 0 }, x;
     int64_t rows = contraction_extent(&t->c, t->joined[0]), step = (rows + MOST_BLOCKS - 1) / MOST_BLOCKS;
-    for (int64_t block = step; block <= rows; block += step)
-        if (cost_joined(t, block, &x) && (!best.block || x.work < best.work)) best = x;
+    for (int64_t block = step; block <= rows; block += step) {
+        if (!cost_joined(t, block, &x)) continue;
+        x.work /= balance_of_joined(t, block);
+        if (!best.block || x.work < best.work) best = x;
+    }
     if (!best.block) return false;
     t->block = best.block, t->cut = best.cut, t->tiles = 1;
     t->whole = best.piece == contraction_depth_from(&t->c, 0);
