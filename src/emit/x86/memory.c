@@ -210,13 +210,13 @@ static x86_id masked_load(x86_level level, int64_t stride, int size, int n) {
     return size == 8 ? X86_MASKLOADQ : X86_MASKLOADD;
 }
 
-/* Whether the element `at` beside the one that a load of the kernel begins with is in its buffer, too, whenever it runs. */
+/* Whether the element `at` beside the one that a load, or a part of it, begins with is in its buffer, too, whenever it runs. */
 static bool is_inside(const selector *s, const kins *in, int64_t at) {
     const kernel *k = s->k;
     int64_t lo = in->idx.base + at, hi = lo;
     int found = 0, depth = 0;
-    if (k->params || in->dyn || in < k->ins.at || in >= k->ins.at + k->ins.n) return false;
-    for (const kins *l = in; l > k->ins.at; l--) {
+    if (k->params || in->dyn) return false;
+    for (const kins *l = &k->ins.at[s->load]; l > k->ins.at; l--) {
         depth += l->op == K_END;
         if (l->op != K_LOOP || depth-- > 0) continue;
         depth = 0;
@@ -500,6 +500,7 @@ static bool lanes_vary(const selector *s, const kins *in) {
 }
 
 void sel_load(selector *s, reg r) {
+    s->load = r;
     const kins *in = &s->k->ins.at[r];
     xfn *f = s->f;
     tn_dtype stored = (tn_dtype)in->src;

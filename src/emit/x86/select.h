@@ -27,6 +27,7 @@ typedef struct selector {
     bool wide8;      /* some vector has 8-byte lanes: all are split alike */
     int vec;         /* lanes of a chunk at most */
     sel_steps steps; /* the last that were looked at */
+    reg load;        /* the one being written */
 } selector;
 
 static inline xtype xt(tn_dtype t) {
