@@ -188,12 +188,16 @@ static bool rescales(const kernel *k) {
     return products && maxima;
 }
 
-/* Contractions by matrix units: where there are several, not all sums are there at a time, since scores are done with when the
- * last one begins. (Gradients of keys, 64 numbers a head: 581 to 462 us with three blocks of 128 threads, not two.) */
+/* Contractions by matrix units without running maxima: where there are several, not all sums are there at a time, since scores
+ * are done with when the last one begins. (Gradients of keys, 64 numbers a head: 581 to 462 us with three blocks of 128
+ * threads, not two.) */
 static bool multiplies_tiles(const kernel *k) {
-    for (int i = 1; i < k->ins.n; i++)
-        if (k->ins.at[i].op == K_MMA) return true;
-    return false;
+    bool products = false, maxima = false;
+    for (int i = 1; i < k->ins.n; i++) {
+        products |= k->ins.at[i].op == K_MMA;
+        maxima |= k->ins.at[i].op == K_ACC && k->ins.at[i].alu == OP_max;
+    }
+    return products && !maxima;
 }
 
 /* Threads that a processor shall have room for. A tile of 8 x 8 with all that is under way wants 170 registers: with 128 a
