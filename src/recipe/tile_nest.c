@@ -32,6 +32,12 @@ static bool copy_and_pack(recipe *r) {
     return false;
 }
 
+static bool sums_along_lanes(const kernel *k) {
+    bool found = false;
+    for (kvar v = 0; v < k->vars.n; v++) found |= k->vars.at[v].reduce && k->vars.at[v].role.lanes > 1;
+    return found;
+}
+
 static void tile_and_pack(recipe *r) {
     const target *t = r->t;
     target model = *t;
@@ -61,8 +67,8 @@ static void tile_and_pack(recipe *r) {
     if (!other) *r = trial, r->t = t;
     recipe_register_tile(r);
     packed_dot(r);
-    if (recipe_pack(r, true) || recipe_gemv(r)) return;
-    recipe_pack(r, false);
+    if (recipe_pack(r, true) || recipe_gemv(r) || recipe_pack(r, false)) return;
+    if (sums_along_lanes(r->k)) recipe_try(r, "group_sums"); /* else threads decide whether it is packed: bits would differ */
 }
 
 static void put_in_order(recipe *r) {

@@ -371,6 +371,53 @@ static void check_groups(tn_ctx *ctx, int bits, int k, int n, int threads) {
     free(x), free(scale), free(w), free(y);
 }
 
+/* m rows times weights of 4 bits in groups of 32, which lie as [k,n] or (across) [n,k]: the same bits for any number of
+ * threads. */
+static void check_shared_groups(tn_ctx *ctx, int m, int k, int n, bool across) {
+    int groups = k / 32;
+    float *x = malloc((size_t)(m * k) * sizeof *x), *scale = malloc((size_t)(groups * n) * sizeof *scale), *y[5];
+    uint8_t *w = malloc((size_t)(k / 2 * n));
+    rng r = rng_make((uint64_t)(m * 31 + n));
+    fill_random(&r, TN_F32, x, m * k, -1, 1);
+    fill_random(&r, TN_F32, scale, (int64_t)groups * n, 0.001, 0.02);
+    for (int i = 0; i < k / 2 * n; i++) w[i] = (uint8_t)rng_between(&r, 0, 255);
+    for (int threads = 1; threads <= 4; threads++) {
+        tn_graph *g = tn_graph_new(ctx, "groups");
+        tn_tensor first =
+            tn_mul_scalar(tn_iota(g, TN_I32, across ? TN_DIMS(1, 1, 2, 1) : TN_DIMS(1, 2, 1, 1), across ? 2 : 1), 4);
+        tn_tensor q = tn_state(g, "w", TN_U8, across ? TN_DIMS(n, groups, 1, 16) : TN_DIMS(groups, 1, 16, n), w);
+        tn_tensor s = tn_state(g, "s", TN_F32, across ? TN_DIMS(n, groups, 1, 1) : TN_DIMS(groups, 1, 1, n), scale);
+        q = tn_and(tn_shift_right(tn_cast(q, TN_I32), first), tn_full(g, TN_I32, TN_SCALAR, 15));
+        q = tn_mul(tn_sub_scalar(tn_cast(q, TN_F32), 8), s);
+        const int64_t of_x[] = { 1, 2, 3 }, of_q[] = { across, across + 1, across + 2 };
+        tn_output(tn_dot(tn_input(g, "x", TN_F32, TN_DIMS(m, groups, 2, 16)), q, NULL, NULL, 0, of_x, of_q, 3), "y");
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        tn_program *p;
+        tn_session *session;
+        o.threads = threads;
+        y[threads] = malloc((size_t)(m * n) * sizeof(float));
+        if (tn_compile(g, &o, &p) || tn_session_new(p, &session)) fail_msg("%s", tn_ctx_error(ctx));
+        assert_int_equal(tn_run(session, TN_BIND({ "x", x }, { "y", y[threads] })), TN_OK);
+        if (memcmp(y[threads], y[1], (size_t)(m * n) * sizeof(float)) != 0)
+            fail_msg("%d x %d x %d, %d threads give other bits", m, k, n, threads);
+        tn_session_free(session), tn_program_free(p), tn_graph_free(g);
+    }
+    for (int threads = 1; threads <= 4; threads++) free(y[threads]);
+    free(x), free(scale), free(w);
+}
+
+static void test_shared_groups(void **state) {
+    (void)state;
+    tn_ctx *ctx = tn_ctx_new(NULL);
+    for (int across = 0; across <= 1; across++) {
+        check_shared_groups(ctx, 1, 256, 5003, across);
+        check_shared_groups(ctx, 9, 256, 5003, across);
+        check_shared_groups(ctx, 8, 96, 331, across);
+        check_shared_groups(ctx, 6, 2048, 160, across);
+    }
+    tn_ctx_free(ctx);
+}
+
 static void test_groups(void **state) {
     (void)state;
     tn_ctx *ctx = tn_ctx_new(NULL);
@@ -384,8 +431,12 @@ static void test_groups(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_same_bits),     cmocka_unit_test(test_read_once),
-                                        cmocka_unit_test(test_fetches_ahead), cmocka_unit_test(test_streams),
-                                        cmocka_unit_test(test_groups),        cmocka_unit_test(test_rows_that_share_sets) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_same_bits),
+                                        cmocka_unit_test(test_read_once),
+                                        cmocka_unit_test(test_fetches_ahead),
+                                        cmocka_unit_test(test_streams),
+                                        cmocka_unit_test(test_groups),
+                                        cmocka_unit_test(test_shared_groups),
+                                        cmocka_unit_test(test_rows_that_share_sets) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
