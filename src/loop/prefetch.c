@@ -170,6 +170,7 @@ static int list_next(const kernel *k, int loop, int end, int buf, kins *out) {
     int n = 0;
     for (int i = loop + 1; i < end; i++) {
         const kins *in = &k->ins.at[i];
+        if (in->op == K_LOOP) return 0; /* whose variable the index may know */
         if (in->op != K_LOAD || in->buf != buf) continue;
         int64_t apart = affine_coef(in->idx, l->var), next = next_rows(k, loop, in->idx), size = (int64_t)dtype_size(in->src),
                 bytes = (l->hi - l->lo) * apart * size;
