@@ -10,10 +10,9 @@ enum { LONG_ROW = 16 };  /* vectors: shorter ones would be sums of lanes for the
 #define READ_AGAIN 1.1   /* what it costs them to be more than one tile, where what has the lanes comes from afar */
 enum { LEAST_WAYS = 8 }; /* of a first-level cache: lines that find places side by side, whatever their distance */
 enum { MAX_LONE = 16 };  /* vectors of a tile of one row: the matrix is read in long pieces, and the more the longer */
-/* The same where the matrix is computed: sums, those of a group, its scales, bytes and what is made of them need registers, 16
- * or
- * 32. (GPT-2's token with 8 bits, one core of a Zen 4, AVX-512: 8 vectors 7.2 ms, 6 6.6, 4 6.6, 3 6.7;
- * AVX2: 8.5, 7.5, 6.7, 7.2; 4 bits 7.2, 7.2, 6.9, 7.0; 14.1, 13.7, 13.1, 13.0.) */
+/* The same where the matrix is computed: sums, those of a group, its scales, bytes and what is made of them share 16 or 32
+ * registers. (GPT-2's token with 8 bits, one core of a Zen 4, 8, 6, 4 and 3 vectors: AVX-512 7.2, 6.6, 6.6 and 6.7 ms,
+ * AVX2 8.5, 7.5, 6.7 and 7.2; with 4 bits 7.2, 7.2, 6.9 and 7.0, AVX2 14.1, 13.7, 13.1 and 13.0.) */
 enum { MAX_COMPUTED = 4 };
 
 /* Time of one step along the contraction for an mr x nv tile: FMAs (two a cycle). A core that two programs share gives each of

@@ -378,6 +378,17 @@ static xval load_part(selector *s, const kins *in, int p, xmem m, int first, int
     return wide && p == 0 ? x86_shift(f, X86_PSRLD, x, 16, n) : x;
 }
 
+/* The n parts of 16 bytes, a power of two, one behind the other in part[0]. */
+static void join_parts(xfn *f, vreg *part, int n) {
+    for (int half = 1; half < n; half *= 2)
+        for (int i = 0; i < n; i += 2 * half)
+            part[i] = x86_value(f, (xop){ .op = half == 1 ? X86_INSERTF128 : X86_INSERTF64X4,
+                                          .vl = (uint8_t)half,
+                                          .a = part[i],
+                                          .b = part[i + half],
+                                          .imm = 1 });
+}
+
 /* Words of neighbouring bytes (two of them widened to 16 bits), `step` bytes apart: 16 bytes for each four words, and what
  * belongs where. The last of these end with the last word. */
 static xval load_overlapping(xfn *f, xmem m, int64_t step, int n, int packed) {
@@ -408,13 +419,7 @@ static xval load_overlapping(xfn *f, xmem m, int64_t step, int n, int packed) {
         }
     }
     for (int i = 4 * n; i < f->vb; i++) pick[i] = 0x80;
-    for (int half = 1; half < n / 4; half *= 2)
-        for (int i = 0; i < n / 4; i += 2 * half)
-            part[i] = x86_value(f, (xop){ .op = half == 1 ? X86_INSERTF128 : X86_INSERTF64X4,
-                                          .vl = (uint8_t)half,
-                                          .a = part[i],
-                                          .b = part[i + half],
-                                          .imm = 1 });
+    join_parts(f, part, n / 4);
     vreg p = x86_const_at(f, x86_pool(f->s, pick, (size_t)f->vb), false, x86_full_vl(f));
     return (xval){ x86_value(f, (xop){ .op = X86_PSHUFB, .vl = (uint8_t)x86_vl(XI32, n), .a = part[0], .b = p }), XI32 };
 }
@@ -433,13 +438,7 @@ static xval load_across(xfn *f, xmem m, int64_t apart, int n) {
         else
             row[n == 8 ? p / 2 : p] = word(f, n == 8 ? X86_MOVSD : X86_MOVUPS, 0, at, XI32).r;
     }
-    for (int half = 1; half < n / 4; half *= 2)
-        for (int i = 0; i < n / 4; i += 2 * half)
-            row[i] = x86_value(f, (xop){ .op = half == 1 ? X86_INSERTF128 : X86_INSERTF64X4,
-                                         .vl = (uint8_t)half,
-                                         .a = row[i],
-                                         .b = row[i + half],
-                                         .imm = 1 });
+    join_parts(f, row, n / 4);
     for (int i = 0; i < f->vb / 4; i++) order[i] = i % 4 * (n / 4) + i / 4 % (n / 4);
     for (int i = 0; i < f->vb; i++) turn[i] = (unsigned char)(i % 4 * 4 + i % 16 / 4);
     vreg d = x86_const_at(f, x86_pool(f->s, order, (size_t)f->vb), false, x86_full_vl(f)),
