@@ -47,9 +47,10 @@ static void fill_isa(device_caps *c) {
     /* Whatever has AVX2 has F16C too. */
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     bool vnni = avx512 && __builtin_cpu_supports("avx512vnni");
-    unsigned a = 0, b, x, d = 0;
-    bool bf16 = vnni && __get_cpuid_count(7, 1, &a, &b, &x, &d) && (a >> 5 & 1);
-    bool amx = bf16 && __get_cpuid_count(7, 0, &a, &b, &x, &d) && (d >> 22 & 1);
+    bool bf16 = vnni && __builtin_cpu_supports("avx512bf16");
+    unsigned a, b, x, d = 0; /* not all compilers know AMX by name, which AMD's have not: cpuid is asked of Intel's alone */
+    if (bf16 && __builtin_cpu_is("intel")) __cpuid_count(7, 0, a, b, x, d);
+    bool amx = d >> 22 & 1;
     snprintf(c->isa, sizeof c->isa, "%s",
              bf16     ? "avx512bf16"
              : vnni   ? "avx512vnni"
