@@ -50,4 +50,16 @@ expect 1 "geometric mean 0.913: short of 1" "$dir/old" "$dir/slower" --least 0.5
 expect 2 "is not a program" "$dir/old" "$dir/nothing"
 "$SOURCE_DIR/scripts/compare-builds" "$dir/old" "$dir/slower" --tables gemm --json "$dir/json" >/dev/null 2>&1
 python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); assert d["failed"] == 2 and len(d["rows"]) == 2' "$dir/json" || { echo "FAILED: --json"; bad=1; }
+# Kept times: nothing is measured twice, other builds' are refused.
+expect 0 "round 3" "$dir/old" "$dir/same" --keep "$dir/kept"
+runs=$(wc -l <"$dir/same/runs")
+expect 0 "2 rows, geometric mean 1.000" "$dir/old" "$dir/same" --keep "$dir/kept"
+[ "$(wc -l <"$dir/same/runs")" = "$runs" ] || { echo "FAILED: --keep measured again"; bad=1; }
+expect 2 "has the times of other builds" "$dir/old" "$dir/faster" --keep "$dir/kept"
+expect 0 "round 4" "$dir/old" "$dir/same" --keep "$dir/kept" --rounds 4
+# Only the cases that fall short are measured again.
+build asked a=100 b=60
+sed -i '2i echo "$*" >>"'"$dir"'/asked/arguments"' "$dir/asked/tenon"
+expect 1 "short   0.833" "$dir/old" "$dir/asked" --again 1
+grep -q -- "--cases b " <<<"$(tail -1 "$dir/asked/arguments")" || { echo "FAILED: asked for $(tail -1 "$dir/asked/arguments")"; bad=1; }
 exit $bad
