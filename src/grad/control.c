@@ -176,8 +176,30 @@ static bool has_one_reader(const graph *g, val v) {
     return u && !g->uses.at[u - 1].next;
 }
 
-/* What is kept, rather than computed again; and in place of it what an elementwise op makes of it, where nothing else needs it
- * and that is no larger: then nothing of it is computed again, and both are one kernel. */
+/* Whether an elementwise op makes something of value v alone, which is no larger. */
+static bool becomes_no_larger(const graph *g, val v) {
+    if (!has_one_reader(g, v)) return false;
+    const node *n = graph_get(g, v), *w = graph_get(g, g->uses.at[n->first_use - 1].user);
+    return op_is_elementwise((op_code)w->op) && dtype_size((tn_dtype)w->dtype) <= dtype_size((tn_dtype)n->dtype) &&
+           graph_elems(g, v) == graph_elems(g, g->uses.at[n->first_use - 1].user);
+}
+
+/* Whether all readers of a value that is kept take parts of it, together no more than it has, of which elementwise ops make
+ * something: the gates of a cell. */
+static bool is_taken_apart(const gradient *x, val v) {
+    const graph *g = x->r.g;
+    int64_t left = graph_elems(g, v);
+    if (v >= x->r.c.end || !x->dear[v]) return false;
+    for (uint32_t u = graph_get(g, v)->first_use; u; u = g->uses.at[u - 1].next) {
+        val part = g->uses.at[u - 1].user;
+        if (graph_get(g, part)->op != OP_slice || !becomes_no_larger(g, part)) return false;
+        left -= graph_elems(g, part);
+    }
+    return left >= 0;
+}
+
+/* What is kept, rather than computed again; and in place of it what elementwise ops make of it or of its parts, where nothing
+ * else needs it and that is no larger: then nothing of it is computed again, and both are one kernel. */
 static void find_dear(gradient *x) {
     const graph *g = x->r.g;
     x->dear = ARENA_ARRAY(g->a, bool, x->r.c.end);
@@ -188,8 +210,8 @@ static void find_dear(gradient *x) {
         x->dear[w] = is_dear_op((op_code)n->op);
         for (int i = 0; i < n->n_in && op_is_elementwise((op_code)n->op); i++) {
             val in = n->in[i];
-            x->dear[w] |= in < x->r.c.end && x->dear[in] && has_one_reader(g, in) && graph_elems(g, in) == graph_elems(g, w) &&
-                          dtype_size((tn_dtype)n->dtype) <= dtype_size((tn_dtype)graph_get(g, in)->dtype);
+            bool part = graph_get(g, in)->op == OP_slice && is_taken_apart(x, graph_get(g, in)->in[0]);
+            x->dear[w] |= in < x->r.c.end && (x->dear[in] || part) && becomes_no_larger(g, in);
         }
     }
 }
