@@ -24,6 +24,7 @@ typedef struct places {
     int32_t *of_value; /* [nodes] the temporary or output that holds a value at first, or -1 */
     int32_t *of_state; /* [nodes] the buffer of a state, or -1 */
     bool control;      /* of the plan's steps some read buffers */
+    int64_t small;     /* elements of results that make no kernel wait for another that it does not need */
 } places;
 
 int inplace_arg(const pkernel *pk, int32_t buf) {
@@ -186,6 +187,38 @@ static bool update_directly(places *w, int32_t state, int32_t value) {
     return true;
 }
 
+static bool uses(const pkernel *pk, int32_t buf, bool writing) {
+    int b = inplace_arg(pk, buf);
+    return b >= 0 && pk->k->bufs.at[b].kind != (writing ? KB_IN : KB_OUT);
+}
+
+/* Kernel i reads what kernel j wrote, or something that was made of it. seen: [kernels] is not looked at again. */
+static bool needs(const places *w, int i, int j, bool *seen) {
+    const pkernel *pk = &w->p->kernels.at[i];
+    seen[i] = true;
+    for (int b = 0; b < pk->k->bufs.n; b++) {
+        if (pk->args[b].buf < 0 || pk->k->bufs.at[b].kind == KB_OUT) continue;
+        const int_list *of = &w->range[pk->args[b].buf].kernels;
+        for (int n = 0; n < of->n; n++) {
+            int by = of->at[n];
+            if (by < j || by >= i || seen[by] || !uses(&w->p->kernels.at[by], pk->args[b].buf, true)) continue;
+            if (by == j || needs(w, by, j, seen)) return true;
+        }
+    }
+    return false;
+}
+
+/* Kernel i would have to wait for one that also reads the buffer, and that it does not need: small ones become one launch. */
+static bool has_to_wait(const places *w, int i, int32_t buf) {
+    const int_list *of = &w->range[buf].kernels;
+    for (int n = 0; n < of->n; n++) {
+        int j = of->at[n];
+        if (j >= i || !uses(&w->p->kernels.at[j], buf, false)) continue;
+        if (!needs(w, i, j, ARENA_ARRAY(w->p->a, bool, w->p->kernels.n))) return true;
+    }
+    return false;
+}
+
 /* Result o of kernel i takes the place of an operand that is used up. */
 static void write_over(places *w, int i, int o) {
     plan *p = w->p;
@@ -196,7 +229,7 @@ static void write_over(places *w, int i, int o) {
         int32_t ib = pk->args[b].buf;
         if (ib < 0 || ib == ob || pk->k->bufs.at[b].kind != KB_IN || p->bufs.at[ib].kind != PB_TEMP) continue;
         if (p->bufs.at[ib].bytes != p->bufs.at[ob].bytes || w->range[ib].last_read != i || w->range[ib].last_write >= i ||
-            !inplace_is_legal(pk->k, b, o))
+            !inplace_is_legal(pk->k, b, o) || (p->bufs.at[ib].elems <= w->small && has_to_wait(w, i, ib)))
             continue;
         p->bufs.at[ob].inplace_of = ib;
         rebind(w, ob, ib);
@@ -204,8 +237,9 @@ static void write_over(places *w, int i, int o) {
     }
 }
 
-void mem_inplace(plan *p) {
+void mem_inplace(plan *p, int64_t small) {
     places w = list_uses(p);
+    w.small = small;
     for (int i = 0; i < p->g->outputs.n; i++) {
         const output *o = &p->g->outputs.at[i];
         if (!o->state) continue;

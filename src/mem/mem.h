@@ -9,8 +9,10 @@
 /* loop_state.c: states of repeats are written where they lie, by the kernels that compute them; the copies that did it go. */
 void mem_loop_states(plan *p);
 /* inplace.c: lets a kernel write over an operand that dies in it, and a state take its new value directly; adds a copy kernel
- * for each state where that is not possible. Before recipes, because copies are kernels too. */
-void mem_inplace(plan *p);
+ * for each state where that is not possible. Before recipes, because copies are kernels too. A kernel with a result of at most
+ * `small` elements writes over nothing that another kernel reads which it does not need otherwise: the two may be one launch.
+ */
+void mem_inplace(plan *p, int64_t small);
 /* steps.c: plan.steps. All launches in their order, or as control flow has them; many: in a loop over the steps of tn_run_n;
  * overlap: whose iterations may overlap, where the device is a GPU and they leave each other nothing. After recipes. */
 void mem_steps(plan *p, bool many, bool overlap);

@@ -129,7 +129,37 @@ ARENA_TEST(test_cache_traffic) {
     assert_true(moved[1] < 2048);
 }
 
+/* Whether %5 is, over %1, which the reduction reads, too. needs: %5 is made of the reduction's result. */
+static bool written_over(arena *a, bool needs, int n, target t) {
+    str s;
+    str_init(&s, a);
+    str_addf(&s,
+             "graph @g(x f32[8,%d], z f32[8,%d]) {\n %%1 = exp x f32[8,%d]\n %%2 = reduce_max %%1 axes=[0,1] f32[1,1]\n"
+             " %%3 = exp %%2 f32[1,1]\n %%4 = expand %%3 f32[8,%d]\n %%5 = mul %%1, %s f32[8,%d]\n %%6 = sin %%5 f32[8,%d]\n"
+             " %%7 = add %%3, %%3 f32[1,1]\n return %%6 as \"y\", %%7 as \"most\"\n}",
+             n, n, n, n, needs ? "%4" : "z", n, n);
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.fusion = 0;
+    const plan *p = pipeline_run(graph_parse(a, s.s, s.n, "g"), a, &o, &t);
+    for (int b = 0; b < p->bufs.n; b++)
+        if (p->bufs.at[b].elems == 8 * n && p->bufs.at[b].kind == PB_TEMP && p->bufs.at[b].inplace_of >= 0) return true;
+    return false;
+}
+
+/* A small result of a GPU stands in a place of its own where it would have to wait for what reads the operand, too. */
+ARENA_TEST(test_others_read) {
+    target gpu = {
+        .kind = TARGET_GPU, .block_threads = 64, .shared_bytes = 16 << 10, .resident_threads = 4096, .vector_bytes = 16
+    };
+    for (int needs = 0; needs < 2; needs++) {
+        assert_true(written_over(a, needs, 100, plan_target(3)));
+        assert_int_equal(written_over(a, needs, 100, gpu), needs);
+        assert_true(written_over(a, needs, 1000, gpu));
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_scatters), cmocka_unit_test(test_cache_traffic) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_scatters), cmocka_unit_test(test_cache_traffic),
+                                        cmocka_unit_test(test_others_read) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
