@@ -181,7 +181,8 @@ static tn_status take_slots(tn_session *s, bool bare) {
         code = take(s, (size_t)p->plan->kernels.n, sizeof *s->grids, &s->grids);
     for (size_t i = 0; i < n && !code; i++) {
         s->ring[n + i] = 1;
-        if (!bare && (p->io[i].is_output || !p->io[i].bytes) && !(s->spare[i] = mem_alloc(p->ctx->mem, (size_t)p->io[i].bytes)))
+        size_t room = (size_t)p->io[i].bytes + !p->io[i].bytes; /* not cleared: an output that is bound leaves it untouched */
+        if (!bare && (p->io[i].is_output || !p->io[i].bytes) && !(s->spare[i] = mem_realloc(p->ctx->mem, NULL, 0, room)))
             code = err_set(&s->err, TN_ERR_NOMEM, "out of memory: %lld bytes for output \"%s\"", (long long)p->io[i].bytes,
                            p->io[i].name);
         s->bound[i] = s->spare[i];
