@@ -12,7 +12,7 @@ build() { # build NAME ROWS...: a program whose benchmark has these rows (case=u
     shift
     mkdir -p "$dir/$name"
     for row in "$@"; do
-        rows+="${rows:+,}{\"work\": \"gemm\", \"case\": \"${row%%=*}\", \"median_us\": \$(us ${row#*=})}"
+        rows+="${rows:+,}{\"work\": \"gemm\", \"case\": \"${row%%=*}\", \"median_us\": \$(us ${row#*=}), \"best_us\": 40}"
     done
     cat >"$dir/$name/tenon" <<EOF
 #!/bin/bash
@@ -50,6 +50,7 @@ expect 1 "geometric mean 0.913: short of 1" "$dir/old" "$dir/slower" --least 0.5
 expect 2 "is not a program" "$dir/old" "$dir/nothing"
 "$SOURCE_DIR/scripts/compare-builds" "$dir/old" "$dir/slower" --tables gemm --json "$dir/json" >/dev/null 2>&1
 python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); assert d["failed"] == 2 and len(d["rows"]) == 2' "$dir/json" || { echo "FAILED: --json"; bad=1; }
+expect 0 "2 rows, geometric mean 1.000" "$dir/old" "$dir/slower" --best
 # Kept times: nothing is measured twice, other builds' are refused.
 expect 0 "round 3" "$dir/old" "$dir/same" --keep "$dir/kept"
 runs=$(wc -l <"$dir/same/runs")
