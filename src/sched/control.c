@@ -225,12 +225,12 @@ static void find_buffers(sched *s, val v, scan *x) {
 }
 
 /* Whether the iterations became one kernel: then windows, which stand last, are not needed. */
-static bool put_as_kernel(sched *s, scan *x, int at, int n_bufs) {
+static bool put_as_kernel(sched *s, scan *x, int before, int at, int n_bufs) {
     int carry = (int)x->n.attr[SCAN_CARRY];
-    int32_t *next = ARENA_ARRAY(s->a, int32_t, carry + 1);
-    for (int k = 0; k < carry; k++) next[k] = s->buf_of[x->body->results[k]];
+    int32_t *first = ARENA_ARRAY(s->a, int32_t, carry + 1), *next = ARENA_ARRAY(s->a, int32_t, carry + 1);
+    for (int k = 0; k < carry; k++) first[k] = s->buf_of[x->n.in[1 + k]], next[k] = s->buf_of[x->body->results[k]];
     if (x->n.attr[SCAN_COND] || s->p->bufs.n != n_bufs) return false;
-    if (!sched_scan_kernel(s, &(scan_steps){ .step = at, .n_carry = carry, .state = x->out, .next = next })) return false;
+    if (!sched_scan_kernel(s, &(scan_steps){ at, before, carry, first, x->out, next })) return false;
     s->p->bufs.n -= x->rings.n, s->p->n_windows -= x->rings.n;
     for (val v = 1; v < (val)s->g->nodes.n; v++)
         if (s->buf_of[v] >= s->p->bufs.n) s->buf_of[v] = -1;
@@ -246,7 +246,9 @@ static void put_scan(sched *s, val v, lowering *low) {
     int n_bufs = s->p->bufs.n;
     for (int k = carry; k < x.body->n_results && (count != length || x.n.attr[SCAN_COND]); k++)
         if (x.out[k] >= 0) zero(s, x.out[k]);
+    int before = s->p->steps.n, n_decisions = s->p->decisions.n;
     for (int k = 0; k < carry; k++) copy(s, s->buf_of[x.n.in[1 + k]], x.out[k]);
+    int n_copies = s->p->steps.n - before;
     if (count != 0) {
         int at = push_step(s, (pstep){ .kind = PSTEP_REPEAT,
                                        .times = count < 0 ? length : count,
@@ -262,9 +264,13 @@ static void put_scan(sched *s, val v, lowering *low) {
         put_region(s, x.n.attr[SCAN_BODY], x.params, low);
         for (int k = carry; k < x.body->n_results; k++)
             if (x.windows[k] >= 0) copy(s, s->buf_of[x.body->results[k]], x.windows[k]);
-        if (!put_as_kernel(s, &x, at, n_bufs)) {
+        if (!put_as_kernel(s, &x, before, at, n_bufs)) {
             copy_state(s, x.body, x.out, carry);
             s->p->steps.at[at].inside = s->p->steps.n - 1 - at;
+        } else if (s->p->steps.n <= at) { /* without the copies: nobody need know of them */
+            s->p->decisions.n -= n_copies;
+            memmove(&s->p->decisions.at[n_decisions], &s->p->decisions.at[n_decisions + n_copies],
+                    sizeof(why) * (size_t)(s->p->decisions.n - n_decisions));
         }
     }
     copy_results(s, v, x.out);

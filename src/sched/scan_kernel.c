@@ -1,7 +1,8 @@
 /* scan_kernel.c - a scan whose body is one elementwise kernel becomes a kernel of its own: its rows outside, and inside of each
  * a loop over the iterations, which hands the state on in registers.
  *
- * In: the steps of the scan so far: a repeat with one launch in it. Out: one launch in their place, or everything as it was.
+ * In: the steps of the scan so far: copies of what is carried, a repeat with one launch in it. Out: one launch in their place,
+ * or everything as it was.
  * Each element of the state is computed from itself, from slices at any place and from what all iterations see; so the elements
  * are independent of each other, and the loops may change places. Same operations on the same values: the same bits. */
 #include "sched/sched.h"
@@ -14,7 +15,8 @@ typedef struct fused {
     const scan_steps *x;
     const pstep *repeat;
     const pkernel *old;
-    int n_loops; /* of the old kernel: its first instructions, and as many ends behind the body */
+    int n_loops;    /* of the old kernel: its first instructions, and as many ends behind the body */
+    bool no_copies; /* the launches before it are not needed */
     kernel *k;
     VEC(parg) args;
     kvar t;
@@ -73,6 +75,13 @@ static bool find_stores(fused *f) {
     }
     for (int c = 0; c < f->x->n_carry; c++)
         if (!f->from[c] && f->x->next[c] != f->x->state[c]) return false;
+    return true;
+}
+
+/* Whether the kernel may read what is carried where it comes from: all of it goes on to a register. */
+static bool needs_no_copies(const fused *f) {
+    for (int c = 0; c < f->x->n_carry; c++)
+        if (!f->from[c] || state_of(f, f->x->first[c]) >= 0) return false;
     return true;
 }
 
@@ -144,7 +153,7 @@ static void open_state(fused *f) {
         reg first = kernel_push(f->k, (kins){ .op = K_LOAD,
                                               .dtype = rt,
                                               .src = b->dtype,
-                                              .buf = arg(f, f->x->state[c], false),
+                                              .buf = arg(f, f->no_copies ? f->x->first[c] : f->x->state[c], false),
                                               .idx = f->from[c]->idx,
                                               .node = b->node });
         f->acc[c] = kernel_push(f->k, (kins){ .op = K_ACC, .alu = OP_NIL, .dtype = rt, .node = b->node });
@@ -213,13 +222,17 @@ bool sched_scan_kernel(sched *s, const scan_steps *x) {
     f.acc = ARENA_ARRAY(s->a, reg, x->n_carry + 1), f.last = ARENA_ARRAY(s->a, reg, x->n_carry + 1);
     f.from = ARENA_ARRAY(s->a, const kins *, x->n_carry + 1);
     if (s->opts.fusion < 2 || s->opts.rows_only || !find_loops(&f) || !find_stores(&f) || !find_loads(&f)) return false;
+    f.no_copies = needs_no_copies(&f);
     write_kernel(&f);
     pkernel pk = *f.old;
     pk.k = f.k, pk.args = f.args.at;
     sched_count(&pk);
     sched_decide(s, pk.root, 0, true, "all iterations of a scan are one kernel, which keeps the state in registers");
-    p->kernels.at[p->kernels.n - 1] = pk;
-    p->steps.at[x->step] = (pstep){ .kind = PSTEP_LAUNCH, .kernel = p->kernels.n - 1 };
-    p->steps.n = x->step + 1;
+    int step = f.no_copies ? x->before : x->step;
+    p->kernels.n -= 1 + x->step - step;
+    pk.code = p->kernels.n;
+    VEC_PUSH(s->a, &p->kernels, pk);
+    p->steps.at[step] = (pstep){ .kind = PSTEP_LAUNCH, .kernel = p->kernels.n - 1 };
+    p->steps.n = step + 1;
     return true;
 }

@@ -178,9 +178,9 @@ void control_lower(sched *s, int gi, lowering *low);
 /* scan_kernel.c: the steps of a scan, a repeat whose body is written but for what hands the state on, become one launch where
  * the body is one elementwise kernel; whether they did. */
 typedef struct scan_steps {
-    int step; /* the repeat */
+    int step, before; /* the repeat; the first of the launches before it that copy what is carried to where it lies */
     int n_carry;
-    const int32_t *state, *next; /* [n_carry] buffers: what an iteration begins with; what it gives */
+    const int32_t *first, *state, *next; /* [n_carry] buffers: what is copied, what an iteration begins with, what it gives */
 } scan_steps;
 bool sched_scan_kernel(sched *s, const scan_steps *x);
 void sched_count(pkernel *pk); /* count.c: flops and traffic of a kernel in scalar form */

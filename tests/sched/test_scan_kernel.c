@@ -62,6 +62,12 @@ static void body(tn_graph *g, void *ud, const tn_tensor *in, tn_tensor *out) {
             rng_chance(&b->r, 0.5) ? out[rng_below(&b->r, b->n_carry)] : mixed(b, in[rng_below(&b->r, n)], in, n);
 }
 
+/* The same some times: a scan in a scan. */
+static void body_outer(tn_graph *g, void *ud, const tn_tensor *in, tn_tensor *out) {
+    body_of *b = ud;
+    tn_scan(g, &(tn_scan_opts){ .carry = in, .n_carry = b->n_carry, .length = 3 }, body, b, out);
+}
+
 typedef struct made {
     int n_in, n_out;
     tn_tensor in[2 * MOST + 2], out[2 * MOST];
@@ -166,6 +172,42 @@ static void test_random(void **state) {
     tn_ctx_free(ctx);
 }
 
+/* What a scan in a scan carries is read and written where the outer one has it: a kernel, and no copies. */
+static void test_nested(void **state) {
+    (void)state;
+    tn_ctx *ctx = test_ctx();
+    for (uint64_t seed = 1; seed < 20; seed++) {
+        tn_graph *g = tn_graph_new(ctx, "scan");
+        body_of b = { .r = rng_make(seed), .n_carry = 1 + (int)(seed % 2) };
+        made m = { 0 };
+        rng r = rng_make(seed + 1);
+        tn_tensor carry[MOST];
+        tn_shape shape = TN_DIMS(5 + (int64_t)seed);
+        char *in[2 * MOST + 2], *want[2 * MOST], *got[2 * MOST], *text;
+        for (int i = 0; i < b.n_carry; i++) carry[i] = input(&m, g, TN_F32, shape);
+        for (int i = 0; i < 2; i++) b.seen[i] = input(&m, g, TN_F32, i ? TN_SCALAR : shape);
+        for (int i = 0; i < m.n_in; i++) fill_random(&r, TN_F32, in[i] = malloc(ROOM), ROOM / 4, 0, 5);
+        m.n_out = b.n_carry;
+        tn_scan(g, &(tn_scan_opts){ .carry = carry, .n_carry = b.n_carry, .length = 4 }, body_outer, &b, m.out);
+        tn_output(m.out[0], "y0");
+        if (m.n_out > 1) tn_output(m.out[1], "y1");
+        run(g, &m, 0, 1, in, want), run(g, &m, 3, 1 + (int)(seed % 3), in, got);
+        for (int i = 0; i < m.n_out; i++) {
+            if (memcmp(got[i], want[i], ROOM)) fail_msg("seed %llu: output %d differs", (unsigned long long)seed, i);
+            free(got[i]), free(want[i]);
+        }
+        for (int i = 0; i < m.n_in; i++) free(in[i]);
+        tn_program *p;
+        assert_int_equal(tn_compile(g, NULL, &p), TN_OK);
+        assert_int_equal(tn_program_text(p, "plan", &text), TN_OK);
+        const char *loop = strstr(text, "loop times=4");
+        if (b.n_carry == 1 && loop) assert_null(memmem(loop, (size_t)(strchr(loop, '}') - loop), "copy", 4));
+        tn_string_free(ctx, text);
+        tn_program_free(p), tn_graph_free(g);
+    }
+    tn_ctx_free(ctx);
+}
+
 static void test_stay(void **state) {
     (void)state;
     tn_ctx *ctx = test_ctx();
@@ -176,6 +218,7 @@ static void test_stay(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_random), cmocka_unit_test(test_stay) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_random), cmocka_unit_test(test_nested),
+                                        cmocka_unit_test(test_stay) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
