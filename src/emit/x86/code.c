@@ -704,14 +704,22 @@ static void put_choice(const xfn *f) {
     }
 }
 
-void x86_code(xfn *f) {
-    bool on_stack = f->frame <= X_STACK;
-    coder c = { .f = f, .s = f->s, .base = on_stack ? RSP : RBP };
-    x86_asm *s = f->s;
-    if (f->near >= 0) put_choice(f);
+/* Whether a kernel has nothing in memory of its own: no value without a register, thread's number, or lanes one by one. */
+static bool needs_no_frame(const xfn *f) {
+    if (f->frame > X_FRAME || f->k->params) return false;
+    for (int i = 0; i < f->n_order; i++) {
+        int op = f->ops.at[f->order[i]].op;
+        if (op == P_IFLAST || op == P_DYN || op == P_LLOAD || op == P_LANEOP || op == P_CALL) return false;
+    }
+    return true;
+}
+
+static void begin_frame(coder *c) {
+    xfn *f = c->f;
+    x86_asm *s = c->s;
     x86_put(s, X86_PUSH, 0, RBP, 0, x86_r(0), 0);
     f->frame = (f->frame + 63) & ~(int64_t)63;
-    if (on_stack) {
+    if (c->base == RSP) {
         x86_put(s, X86_MOV, 0, RBP, 0, x86_r(RSP), 0);
         x86_put(s, X86_SUBI, 0, 0, 0, x86_r(RSP), (int32_t)f->frame);
         x86_put(s, X86_ANDI, 0, 0, 0, x86_r(RSP), -64);
@@ -719,12 +727,20 @@ void x86_code(xfn *f) {
         x86_put(s, X86_LEA, 0, RBP, 0, x86_m(RDI, f->frame_at), 0);
         f->in_scratch = f->frame;
     }
-    x86_put(s, X86_MOV_ST, 0, RSI, 0, x86_m(c.base, X_TID), 0);
-    x86_put(s, X86_MOV_ST, 0, RDX, 0, x86_m(c.base, X_NT), 0);
+    x86_put(s, X86_MOV_ST, 0, RSI, 0, x86_m(c->base, X_TID), 0);
+    x86_put(s, X86_MOV_ST, 0, RDX, 0, x86_m(c->base, X_NT), 0);
     if (f->k->params) {
         x86_put(s, X86_MOV, 0, RAX, 0, x86_m(RDI, 8 * f->k->bufs.n), 0);
-        x86_put(s, X86_MOV_ST, 0, RAX, 0, x86_m(c.base, X_PARAMS), 0);
+        x86_put(s, X86_MOV_ST, 0, RAX, 0, x86_m(c->base, X_PARAMS), 0);
     }
+}
+
+void x86_code(xfn *f) {
+    bool on_stack = f->frame <= X_STACK, bare = needs_no_frame(f);
+    coder c = { .f = f, .s = f->s, .base = on_stack ? RSP : RBP };
+    x86_asm *s = f->s;
+    if (f->near >= 0) put_choice(f);
+    if (!bare) begin_frame(&c);
     x86_put(s, X86_MOV, 0, RAX, 0, x86_r(RDI), 0);
     for (int i = 1; i < f->g.n; i++) {
         const xgreg *g = &f->g.at[i];
@@ -737,9 +753,7 @@ void x86_code(xfn *f) {
     for (int i = 0; i < f->n_order; i++) put_op(&c, &f->ops.at[f->order[i]]);
     if (f->near >= 0) x86_put(s, X86_SFENCE, 0, 0, 0, x86_r(0), 0); /* what is past the caches is in no order */
     if (f->level != X86_SSE) x86_put(s, X86_VZEROUPPER, 0, 0, 0, x86_r(0), 0);
-    if (on_stack)
-        x86_put(s, X86_LEAVE, 0, 0, 0, x86_r(0), 0);
-    else
-        x86_put(s, X86_POP, 0, RBP, 0, x86_r(0), 0);
+    if (!bare && on_stack) x86_put(s, X86_LEAVE, 0, 0, 0, x86_r(0), 0);
+    if (!bare && !on_stack) x86_put(s, X86_POP, 0, RBP, 0, x86_r(0), 0);
     x86_put(s, X86_RET, 0, 0, 0, x86_r(0), 0);
 }
