@@ -3,6 +3,8 @@
  * In: kernels in the form of a GPU. Out: text. Element numbers have 32 bits where all of a kernel's fit. */
 #include "emit/clike/clike.h"
 
+#include <math.h>
+
 enum { MULTIPROCESSOR_SHARED = 227 << 10 };
 
 /* Largest magnitude that the index takes in any iteration, from above. */
@@ -161,20 +163,57 @@ static int64_t tile_bytes(const kernel *k) {
     return bytes;
 }
 
-/* Its threads have a long part of a row each (gpu_hold.c), and nothing else that many registers would be good for: how often
- * as many threads as of other kernels there shall be room for. Parts that are only read are in registers as they were loaded or
- * as what they were widened to, and what else is loaded comes on top. */
+/* Nests of a thread's share of a row, written out (register_cache). */
+static bool is_share(const kernel *k, int i) {
+    const kins *in = &k->ins.at[i];
+    return in->op == K_LOOP && in->par == PAR_SERIAL && in[1].op == K_LOOP && in[1].par == PAR_BLOCK_THREADS && in->hi > 1 &&
+           k->vars.at[in->var].role.unroll == in->hi;
+}
+
+/* Bytes of its share of rows that a thread keeps from one nest to the next, at most; *operands: buffers that it reads again. */
+static int64_t kept_bytes(const kernel *k, int *operands) {
+    int *first = ARENA_ARRAY(k->a, int, k->bufs.n + 1), *last = ARENA_ARRAY(k->a, int, k->bufs.n + 1); /* nests that touch it */
+    int64_t *share = ARENA_ARRAY(k->a, int64_t, k->bufs.n + 1), most = 0;
+    for (int i = 1; i < k->ins.n; i++) {
+        if (!is_share(k, i)) continue;
+        for (int j = i, end = kernel_loop_end(k, i); j < end; j++) {
+            const kins *in = &k->ins.at[j];
+            bool own = (in->op == K_LOAD || in->op == K_STORE) && k->bufs.at[in->buf].kind == KB_LOCAL;
+            if (in->op != K_LOAD && !own) continue;
+            if (!first[in->buf]) first[in->buf] = i;
+            last[in->buf] = i;
+            share[in->buf] = k->ins.at[i].hi * in->lanes * (int64_t)dtype_size((tn_dtype)k->bufs.at[in->buf].dtype);
+        }
+    }
+    *operands = 0;
+    for (int b = 0; b < k->bufs.n; b++) *operands += last[b] > first[b] && k->bufs.at[b].kind != KB_LOCAL;
+    for (int i = 1; i < k->ins.n; i++) {
+        int64_t bytes = 0;
+        for (int b = 0; is_share(k, i) && b < k->bufs.n; b++) bytes += first[b] && first[b] <= i && last[b] > i ? share[b] : 0;
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
+/* Its threads have a long part of a row each (register_cache), and nothing else that many registers would be good for: how
+ * often as many threads as of other kernels there shall be room for. Parts that are only read are in registers as they were
+ * loaded or as what they were widened to. What is made of several of them is kept, too, and there are fewer threads if these
+ * would not have room for it: gradients of norms of 768 numbers, 24 and three operands of them a thread, took 88 us with 64
+ * registers and 61 with 95. */
 static double rows_at_once(const kernel *k) {
+    enum { WORK = 24 }; /* registers of a thread for what it computes with */
     bool holds = false, own = false, anew = false;
     for (int b = 0; b < k->bufs.n; b++) own |= k->bufs.at[b].kind == KB_LOCAL && k->bufs.at[b].elems > 16;
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         if (in->op == K_UPD && in->alu == OP_dot) return 1;
         anew |= in->op == K_LOAD && in->mode == LOAD_REMATERIALISED;
-        holds |= in->op == K_LOOP && in->par == PAR_SERIAL && in[1].op == K_LOOP && in[1].par == PAR_BLOCK_THREADS &&
-                 in->hi > 1 && k->vars.at[in->var].role.unroll == in->hi;
+        holds |= is_share(k, i);
     }
-    return own || anew || (holds && k->cluster) ? 2 : holds ? 1.5 : 1;
+    double most = own || anew || (holds && k->cluster) ? 2 : holds ? 1.5 : 1;
+    int operands;
+    int64_t bytes = kept_bytes(k, &operands) + (operands > 1 ? tile_bytes(k) : 0);
+    return holds ? fmin(most, fmax(1, floor(4 * 128.0 / (WORK + (double)bytes / 4)) / 4)) : most;
 }
 
 /* A tile of sums with running maxima beside them: attention by tiles of scores, whose rows are rescaled meanwhile. */
