@@ -346,7 +346,8 @@ bool kernel_turns(const kernel *k, kturns *out, str *why) {
         if (in->op == K_LOOP) serial += open[depth++] = in->par == PAR_SERIAL;
         if (in->op == K_END) serial -= open[--depth];
         if (in->op == K_LOOP && !serial && in->n_blocks) nests = 2;
-        if (in->op == K_ASYNC && in->mode == ASYNC_COPIES && !out->first_end) out->first_end = r;
+        bool waits = (in->op == K_ASYNC && in->mode == ASYNC_COPIES) || in->op == K_BARRIER;
+        if (waits && out->first && !out->first_end) out->first_end = r;
         if (in->op == K_ASYNC && in->mode == ASYNC_PRODUCTS && !in->pending) done = serial ? 0 : r, out->again = 0;
         if (in->op == K_BARRIER && done && !serial && !out->again) out->again = r;
         if (in->op == K_MATRIX || kernel_is_bulk(in)) done = out->again = 0;

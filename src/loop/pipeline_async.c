@@ -4,7 +4,10 @@
  * what is there, a wait for them, a barrier. Out: the same products in the same order; shared memory has n stages. While a
  * block is multiplied, the products of the one before may be under way, and the copies of n - 2 blocks: the stage that these go
  * to had its products done before the last barrier, so that one barrier a block is enough. A turn of the loop goes through all
- * stages, so that places are constants. */
+ * stages, so that places are constants.
+ *
+ * Copies in boxes say themselves when they are there: so the barrier comes behind the block's products, when those of the block
+ * before are done, and copies of n - 1 blocks are under way. */
 #include "loop/build.h"
 #include "loop/gpu_bind.h"
 
@@ -16,6 +19,7 @@ typedef struct stager {
     int loop, copied, products, end; /* instructions: the loop, the wait for copies, the first behind the barrier, its end */
     int64_t stages, trips;
     bool *staged; /* [bufs] that the loop fills */
+    bool boxes;   /* copies are of boxes */
     build_copier c;
 } stager;
 
@@ -32,7 +36,7 @@ static bool find_at(stager *p, const kernel *k, int i) {
         const kins *in = ins_at(p, i);
         bool copy = in->op == K_STORE && ins_at(p, i - 1)->op == K_LOAD && ins_at(p, i - 1)->mode >= LOAD_ASYNC;
         if (!copy && !kernel_is_pure(in) && (in->op != K_LOAD || in->mode < LOAD_ASYNC)) return false;
-        if (copy) p->staged[in->buf] = true;
+        if (copy) p->staged[in->buf] = true, p->boxes |= ins_at(p, i - 1)->mode == LOAD_BULK;
     }
     p->copied = i, p->products = i + 2;
     if (i + 1 >= p->end || ins_at(p, i + 1)->op != K_BARRIER) return false;
@@ -60,13 +64,21 @@ static void write_async(stager *p, kasync what, int64_t pending) {
     kernel_push(p->o, (kins){ .op = K_ASYNC, .mode = (uint8_t)what, .pending = pending });
 }
 
+/* Blocks that are copied ahead of the one that is multiplied. */
+static int64_t copied_ahead(const stager *p) { return p->stages - (p->boxes ? 1 : 2); }
+
 /* Block `at`; n is its number but for whole turns. more: the block that is copied meanwhile is there, or behind `trips`. */
 static void write_block(stager *p, affine at, int64_t n, bool more, int64_t trips) {
-    write_async(p, ASYNC_COPIES, p->stages - 3);
-    build_barrier(p->o);
-    affine next = affine_offset(at, p->stages - 2);
-    if (more) write_part(p, p->loop + 1, p->copied, next, (n + p->stages - 2) % p->stages, trips);
+    int64_t ahead = copied_ahead(p);
+    write_async(p, ASYNC_COPIES, ahead - 1);
+    if (p->boxes) {
+        write_part(p, p->products, p->end - 2, at, n % p->stages, 0);
+        write_async(p, ASYNC_PRODUCTS, 1);
+    }
+    if (more || !p->boxes) build_barrier(p->o);
+    if (more) write_part(p, p->loop + 1, p->copied, affine_offset(at, ahead), (n + ahead) % p->stages, trips);
     write_async(p, ASYNC_COMMIT, 0);
+    if (p->boxes) return;
     write_part(p, p->products, p->end - 2, at, n % p->stages, 0);
     write_async(p, ASYNC_PRODUCTS, 1);
 }
@@ -74,7 +86,7 @@ static void write_block(stager *p, affine at, int64_t n, bool more, int64_t trip
 static kernel *staged(stager *p) {
     kernel *o = p->o = kernel_clone(p->k, p->k->a);
     build_places none = { .n = 0 };
-    int64_t ahead = p->stages - 2, turns = p->trips / p->stages, rest = p->trips % p->stages;
+    int64_t ahead = copied_ahead(p), turns = p->trips / p->stages, rest = p->trips % p->stages;
     bool again = false;
     o->ins.n = 1;
     p->c = build_copier_make(p->k, o);
@@ -85,6 +97,7 @@ static kernel *staged(stager *p) {
         build_copy(&p->c, i, &none);
     }
     for (int64_t n = 0; n < ahead; n++) {
+        if (p->boxes && n + 1 == ahead) build_barrier(o); /* what lay in the last stages before may be in use up to here */
         if (n < p->trips) write_part(p, p->loop + 1, p->copied, affine_const(n), n, 0);
         write_async(p, ASYNC_COMMIT, 0);
     }
