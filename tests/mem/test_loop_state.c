@@ -10,15 +10,16 @@
 #include "support/plan_run.h"
 
 /* A while over two states f32[3,4], 4 times; the body has %p and %q, x and the counter %i, and gives %r and %s. */
-static const char loop[] = "graph @g(a f32[3,4], b f32[3,4], x f32[3,4]) {\n"
-                           "  %%0 = const 0 i64[]\n%s"
-                           "  region @more(%%p0 f32[3,4], %%q0 f32[3,4], %%i0 i64[], %%x0 f32[3,4]) {\n"
-                           "    %%c = lt %%i0, 4\n    return %%c\n  }\n"
-                           "  region @body(%%p f32[3,4], %%q f32[3,4], %%i i64[], %%x1 f32[3,4]) {\n"
-                           "%s"
-                           "    %%n = add %%i, 1\n    return %%r, %%s, %%n, %%x1\n  }\n"
-                           "  %%w = while a, b, %%0, x cond=@more body=@body f32[3,4]\n  %%v = proj %%w index=1 f32[3,4]\n"
-                           "  return %%w as \"p\", %%v as \"q\"\n}\n";
+static const char loop[] =
+    "graph @g(a f32[3,4], b f32[3,4], x f32[3,4]) {\n"
+    "  %%0 = const 0 i64[]\n%s"
+    "  region @more(%%p0 f32[3,4], %%q0 f32[3,4], %%i0 i64[], %%x0 f32[3,4]) {\n"
+    "    %%c0 = max %%i0, -1\n    %%c = lt %%c0, 4\n    return %%c\n  }\n" /* of a plain counter it is a scan */
+    "  region @body(%%p f32[3,4], %%q f32[3,4], %%i i64[], %%x1 f32[3,4]) {\n"
+    "%s"
+    "    %%n = add %%i, 1\n    return %%r, %%s, %%n, %%x1\n  }\n"
+    "  %%w = while a, b, %%0, x cond=@more body=@body f32[3,4]\n  %%v = proj %%w index=1 f32[3,4]\n"
+    "  return %%w as \"p\", %%v as \"q\"\n}\n";
 
 typedef struct row {
     const char *what, *body;
@@ -48,7 +49,7 @@ static const char *text_of(arena *a, const row *r) { return arena_printf(a, loop
 /* Copies that are directly in the outermost loop, after its condition. */
 static int copies_in(const plan *p) {
     int n = 0, at = 0;
-    while (p->steps.at[at].kind != PSTEP_REPEAT) at++;
+    while (at < p->steps.n - 1 && p->steps.at[at].kind != PSTEP_REPEAT) at++;
     for (int i = at + 1; i <= at + p->steps.at[at].inside; i += 1 + p->steps.at[i].inside)
         if (p->steps.at[i].kind == PSTEP_LAUNCH)
             n += !strncmp(p->kernels.at[p->steps.at[i].kernel].k->name, "copy", strlen("copy"));
