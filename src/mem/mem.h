@@ -13,6 +13,8 @@ void mem_loop_states(plan *p);
  * `small` elements writes over nothing that another kernel reads which it does not need otherwise: the two may be one launch.
  */
 void mem_inplace(plan *p, int64_t small);
+/* unread.c: what kernels store and nothing reads is not stored. After mem_inplace, which adds readers. */
+void mem_unread(plan *p);
 /* steps.c: plan.steps. All launches in their order, or as control flow has them; many: in a loop over the steps of tn_run_n;
  * overlap: whose iterations may overlap, where the device is a GPU and they leave each other nothing. After recipes. */
 void mem_steps(plan *p, bool many, bool overlap);
