@@ -173,8 +173,30 @@ static void test_lines(void **state) {
     }
 }
 
+/* A product of a few rows goes by columns; with many, all of which would read the other operand, by tiles. */
+static void test_products(void **state) {
+    (void)state;
+    static const int rows[] = { 1, 8, 768 };
+    for (int i = 0; i < 3; i++) {
+        arena a;
+        guard gd;
+        arena_init(&a, mem_libc(), &gd);
+        if (!GUARD_TRY(&gd)) fail_msg("%d rows: %s", rows[i], gd.err.text);
+        str text;
+        str_init(&text, &a);
+        str_addf(&text, "graph @g(x f32[%d,512], w f32[512,128]) {\n %%1 = dot x, w contract=[1]x[0]\n return %%1 as \"y\"\n}",
+                 rows[i]);
+        target t = h200();
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        o.fusion = 3;
+        plan *p = pipeline_run(graph_parse(&a, text.s, text.n, "product"), &a, &o, &t);
+        assert_int_equal(columns_step(p) != NULL, rows[i] < 768);
+        arena_fini(&a);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_columns), cmocka_unit_test(test_gain),
-                                        cmocka_unit_test(test_lines) };
+                                        cmocka_unit_test(test_lines), cmocka_unit_test(test_products) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
