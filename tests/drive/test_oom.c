@@ -25,6 +25,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "support/support.h"
+
 enum { ROWS = 5, FEATURES = 7, CLASSES = 3, STEPS = 3, MOST = 160 /* failures of one kind; the rest is skipped evenly */ };
 
 /* ---- memory that refuses ---- */
