@@ -192,16 +192,19 @@ static bool uses(const pkernel *pk, int32_t buf, bool writing) {
     return b >= 0 && pk->k->bufs.at[b].kind != (writing ? KB_IN : KB_OUT);
 }
 
-/* Kernel i reads what kernel j wrote, or something that was made of it. seen: [kernels] is not looked at again. */
+enum { NEAR = 64 }; /* kernels of one launch are as near, at most */
+
+/* Kernel i reads what kernel j wrote, or something that was made of it. seen: [i - j + 1] kernels from j on, not looked at
+ * again. */
 static bool needs(const places *w, int i, int j, bool *seen) {
     const pkernel *pk = &w->p->kernels.at[i];
-    seen[i] = true;
+    seen[i - j] = true;
     for (int b = 0; b < pk->k->bufs.n; b++) {
         if (pk->args[b].buf < 0 || pk->k->bufs.at[b].kind == KB_OUT) continue;
         const int_list *of = &w->range[pk->args[b].buf].kernels;
         for (int n = 0; n < of->n; n++) {
             int by = of->at[n];
-            if (by < j || by >= i || seen[by] || !uses(&w->p->kernels.at[by], pk->args[b].buf, true)) continue;
+            if (by < j || by >= i || seen[by - j] || !uses(&w->p->kernels.at[by], pk->args[b].buf, true)) continue;
             if (by == j || needs(w, by, j, seen)) return true;
         }
     }
@@ -213,8 +216,9 @@ static bool has_to_wait(const places *w, int i, int32_t buf) {
     const int_list *of = &w->range[buf].kernels;
     for (int n = 0; n < of->n; n++) {
         int j = of->at[n];
-        if (j >= i || !uses(&w->p->kernels.at[j], buf, false)) continue;
-        if (!needs(w, i, j, ARENA_ARRAY(w->p->a, bool, w->p->kernels.n))) return true;
+        bool seen[NEAR + 1] = { false };
+        if (j >= i || i - j > NEAR || !uses(&w->p->kernels.at[j], buf, false)) continue;
+        if (!needs(w, i, j, seen)) return true;
     }
     return false;
 }
