@@ -189,7 +189,8 @@ static int64_t kept_bytes(const kernel *k, int *operands) {
     for (int b = 0; b < k->bufs.n; b++) *operands += last[b] > first[b] && k->bufs.at[b].kind != KB_LOCAL;
     for (int i = 1; i < k->ins.n; i++) {
         int64_t bytes = 0;
-        for (int b = 0; is_share(k, i) && b < k->bufs.n; b++) bytes += first[b] && first[b] <= i && last[b] > i ? share[b] : 0;
+        if (!is_share(k, i)) continue;
+        for (int b = 0; b < k->bufs.n; b++) bytes += first[b] && first[b] <= i && last[b] > i ? share[b] : 0;
         if (bytes > most) most = bytes;
     }
     return most;

@@ -67,20 +67,21 @@ static void write_async(stager *p, kasync what, int64_t pending) {
 /* Blocks that are copied ahead of the one that is multiplied. */
 static int64_t copied_ahead(const stager *p) { return p->stages - (p->boxes ? 1 : 2); }
 
-/* Block `at`; n is its number but for whole turns. more: the block that is copied meanwhile is there, or behind `trips`. */
+/* The products of block `at`, and a wait for those of the block before; n is its number but for whole turns. */
+static void write_products(stager *p, affine at, int64_t n) {
+    write_part(p, p->products, p->end - 2, at, n % p->stages, 0);
+    write_async(p, ASYNC_PRODUCTS, 1);
+}
+
+/* Block `at`. more: the block that is copied meanwhile is there, or behind `trips`. */
 static void write_block(stager *p, affine at, int64_t n, bool more, int64_t trips) {
     int64_t ahead = copied_ahead(p);
     write_async(p, ASYNC_COPIES, ahead - 1);
-    if (p->boxes) {
-        write_part(p, p->products, p->end - 2, at, n % p->stages, 0);
-        write_async(p, ASYNC_PRODUCTS, 1);
-    }
+    if (p->boxes) write_products(p, at, n);
     if (more || !p->boxes) build_barrier(p->o);
     if (more) write_part(p, p->loop + 1, p->copied, affine_offset(at, ahead), (n + ahead) % p->stages, trips);
     write_async(p, ASYNC_COMMIT, 0);
-    if (p->boxes) return;
-    write_part(p, p->products, p->end - 2, at, n % p->stages, 0);
-    write_async(p, ASYNC_PRODUCTS, 1);
+    if (!p->boxes) write_products(p, at, n);
 }
 
 static kernel *staged(stager *p) {

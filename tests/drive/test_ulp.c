@@ -83,6 +83,9 @@ static void measure(op_code op, const float *x, const float *y, worst *w) {
     }
 }
 
+/* The bound of what is measured here: CUDA's own exp, and what is made of it, may be further off (emit/clike/languages.c). */
+static double bound_of(op_code op) { return op == OP_exp ? 1.25 : op == OP_sigmoid ? 2.5 : op_get(op)->ulp; }
+
 ARENA_TEST(test_unary_ulp) {
     tn_config cfg = { .struct_size = sizeof cfg, .cpu = getenv("TENON_CPU") };
     tn_ctx *ctx = tn_ctx_new(&cfg);
@@ -113,9 +116,9 @@ ARENA_TEST(test_unary_ulp) {
     printf("%-14s %10s %6s   at\n", "op", "max ulp", "bound");
     for (int op = 1; op < N_OPS; op++) {
         if (!x[op]) continue;
-        bool over = !(w[op].ulp <= op_get((op_code)op)->ulp);
+        bool over = !(w[op].ulp <= bound_of((op_code)op));
         bad += over;
-        printf("%-14s %10.3f %6.2f   %.9g%s\n", op_get((op_code)op)->name, w[op].ulp, op_get((op_code)op)->ulp, (double)w[op].x,
+        printf("%-14s %10.3f %6.2f   %.9g%s\n", op_get((op_code)op)->name, w[op].ulp, bound_of((op_code)op), (double)w[op].x,
                over ? "   ABOVE ITS BOUND" : "");
     }
     tn_session_free(s);

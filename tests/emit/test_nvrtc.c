@@ -459,26 +459,20 @@ static void test_norm_gradients(void **state) {
     need_nvrtc();
     arena a;
     guard gd;
-    str text, source;
+    str source;
     arena_init(&a, mem_libc(), &gd);
     if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
-    str_init(&text, &a), str_init(&source, &a);
-    str_add(&text, "graph @norm(x bf16[8192,768], d bf16[8192,768], w f32[768]) {\n");
-    for (int i = 0; i < 2; i++) { /* the mean, and that of squares */
-        int n = 9 * i;
-        str_addf(&text, " %%%d = cast %s f32[8192,768]\n %%%d = sum %%%d axes=[1] f32[8192,1]\n", n + 1, i ? "%9" : "x", n + 2,
-                 n + 1);
-        str_addf(&text, " %%%d = mul %%%d, 0.00130208333 f32[8192,1]\n %%%d = cast %%%d bf16[8192,1]\n", n + 3, n + 2, n + 4,
-                 n + 3);
-        if (i) break;
-        str_add(&text, " %5 = expand %4 bf16[8192,768]\n %6 = sub x, %5 bf16[8192,768]\n %7 = reshape w f32[1,768]\n"
-                       " %8 = cast %7 bf16[1,768]\n %9 = mul %6, %6 bf16[8192,768]\n");
-    }
-    str_add(&text, " %14 = add %13, 1e-05 bf16[8192,1]\n %15 = rsqrt %14 bf16[8192,1]\n %16 = expand %15 bf16[8192,768]\n"
-                   " %17 = mul %6, %16 bf16[8192,768]\n %18 = expand %8 bf16[8192,768]\n %19 = mul %17, %18 bf16[8192,768]\n"
-                   " %20 = mul %19, d bf16[8192,768]\n %21 = cast %20 f32[8192,768]\n %22 = sum %21 axes=[0,1] f32[1,1]\n"
-                   " %23 = reshape %22 f32[]\n return %23 as \"loss\"\n}\n");
-    graph *g = graph_parse(&a, text.s, text.n, "norm");
+    str_init(&source, &a);
+    static const char text[] =
+        "graph @norm(x bf16[8192,768], d bf16[8192,768], w f32[768]) {\n"
+        " %1 = cast x f32[8192,768]\n %2 = sum %1 axes=[1] f32[8192,1]\n %3 = mul %2, 0.00130208333\n"
+        " %4 = cast %3 bf16[8192,1]\n %5 = expand %4 bf16[8192,768]\n %6 = sub x, %5\n %7 = mul %6, %6\n"
+        " %8 = cast %7 f32[8192,768]\n %9 = sum %8 axes=[1] f32[8192,1]\n %10 = mul %9, 0.00130208333\n"
+        " %11 = cast %10 bf16[8192,1]\n %12 = add %11, 1e-05\n %13 = rsqrt %12\n %14 = expand %13 bf16[8192,768]\n"
+        " %15 = mul %6, %14\n %16 = reshape w f32[1,768]\n %17 = cast %16 bf16[1,768]\n %18 = expand %17 bf16[8192,768]\n"
+        " %19 = mul %15, %18\n %20 = mul %19, d\n %21 = cast %20 f32[8192,768]\n %22 = sum %21 axes=[0,1] f32[1,1]\n"
+        " %23 = reshape %22 f32[]\n return %23 as \"loss\"\n}";
+    graph *g = graph_parse(&a, text, strlen(text), "norm");
     val out, x = g->inputs.at[0];
     grad_build(g, g->outputs.at[0].v, &x, 1, &out);
     graph_output(g, "dx", out);

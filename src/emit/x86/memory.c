@@ -162,6 +162,17 @@ static vreg load_every_second(xfn *f, xmem m, int n) {
     return vl ? x86_value(f, (xop){ .op = X86_PERMQ, .vl = vl, .a = r, .imm = 0xD8 }) : r; /* halves, quarter by quarter */
 }
 
+/* The n parts of 16 bytes, a power of two, one behind the other in part[0]. */
+static void join_parts(xfn *f, vreg *part, int n) {
+    for (int half = 1; half < n; half *= 2)
+        for (int i = 0; i < n; i += 2 * half)
+            part[i] = x86_value(f, (xop){ .op = half == 1 ? X86_INSERTF128 : X86_INSERTF64X4,
+                                          .vl = (uint8_t)half,
+                                          .a = part[i],
+                                          .b = part[i + half],
+                                          .imm = 1 });
+}
+
 /* Four-byte and eight-byte words a stride apart, gathered without a detour through memory; 0 where lanes has no bit. */
 static xval load_strided(selector *s, tn_dtype stored, xmem m, int64_t stride, int n, uint64_t lanes) {
     xfn *f = s->f;
@@ -190,14 +201,7 @@ static xval load_strided(selector *s, tn_dtype stored, xmem m, int64_t stride, i
                           .mem = at });
         part[l / per] = r;
     }
-    int parts = (n + per - 1) / per;
-    for (int half = 1; half < parts; half *= 2) /* pairs to 256, then 512 bits */
-        for (int i = 0; i < parts; i += 2 * half)
-            part[i] = x86_value(f, (xop){ .op = half == 1 ? X86_INSERTF128 : X86_INSERTF64X4,
-                                          .vl = (uint8_t)half,
-                                          .a = part[i],
-                                          .b = part[i + half],
-                                          .imm = 1 });
+    join_parts(f, part, (n + per - 1) / per);
     return (xval){ part[0], xt(stored) };
 }
 
@@ -376,17 +380,6 @@ static xval load_part(selector *s, const kins *in, int p, xmem m, int first, int
     int up = wide ? 16 : 32 / in->packed * p;
     if (up) x = x86_shift(f, X86_PSLLD, x, up, n);
     return wide && p == 0 ? x86_shift(f, X86_PSRLD, x, 16, n) : x;
-}
-
-/* The n parts of 16 bytes, a power of two, one behind the other in part[0]. */
-static void join_parts(xfn *f, vreg *part, int n) {
-    for (int half = 1; half < n; half *= 2)
-        for (int i = 0; i < n; i += 2 * half)
-            part[i] = x86_value(f, (xop){ .op = half == 1 ? X86_INSERTF128 : X86_INSERTF64X4,
-                                          .vl = (uint8_t)half,
-                                          .a = part[i],
-                                          .b = part[i + half],
-                                          .imm = 1 });
 }
 
 /* Words of neighbouring bytes (two of them widened to 16 bits), `step` bytes apart: 16 bytes for each four words, and what
