@@ -76,7 +76,9 @@ tn_compile_opts cli_compile_opts(const cli *c); /* --mode --fusion --threads --n
     { "mode", 'm', "MODE", "immediate, graph, compiled (default) or loop" },                                                   \
         { "schedule", 0, "FILE", "kernels that it names run as its steps say (emit --target=schedule prints some)" },          \
         { "memory-limit", 0, "MIB", "what a program and its session may have; values are computed again to keep within it" },  \
-        CLI_LEVEL_OPTIONS
+        CLI_DTYPE_OPTION, CLI_LEVEL_OPTIONS
+#define CLI_DTYPE_OPTION                                                                                                       \
+    { "dtype", 0, "TYPE", "bf16 or f16: products and convolutions of f32 read and give that; inputs and outputs stay f32" }
 #define CLI_LEVEL_OPTIONS                                                                                                      \
     { "fusion", 'f', "LEVEL", "0 none, 1 pairs, 2 elementwise and reductions, 3 by cost; default: the mode's own" },           \
         { "threads", 't', "N", "CPU threads; 0 (default) = as many as the process may use" },                                  \
@@ -175,7 +177,8 @@ typedef struct model {
 } model;
 const model *model_table(int *out_n);
 tn_graph *model_open(cli *c, const char *spec, uint64_t seed);
-void model_forget(cli *c); /* what c keeps of it */
+void model_forget(cli *c);          /* what c keeps of it */
+tn_dtype model_dtype(const cli *c); /* --dtype: f32, or what contractions are to be in */
 /* A builtin model, or an ONNX file, with another batch: its first size, the first dim of its inputs. NULL: it has none, or
  * cannot have that one (tn_ctx_error says why). */
 tn_graph *model_batch(cli *c, const char *spec, uint64_t seed, int64_t batch);

@@ -91,6 +91,7 @@ static const cli_option export_options[] = {
     { "seed", 's', "N", "of builtin models (default 1)" },
     { "fusion", 'f', "LEVEL", "0 none, 1 pairs, 2 elementwise and reductions, 3 by cost (default)" },
     { "dim", 0, "NAME=SIZE", "the size of a named dim of an ONNX model (repeatable)" },
+    CLI_DTYPE_OPTION,
     { "plain-convolutions", 0, NULL, "of an ONNX model: sums of products as they stand, not by Winograd's way" },
     { NULL, 0, NULL, NULL },
 };

@@ -295,6 +295,7 @@ static const cli_option options[] = {
     { "modes", 'm', "LIST", "modes to check (default immediate,compiled; with control flow graph,compiled)" },
     { "each", 0, NULL, "one value at a time, so that the rest stays fused as in the real program (compiles once a value)" },
     { "seed", 's', "N", "of inputs and of builtin models (default 1)" },
+    CLI_DTYPE_OPTION,
     CLI_LEVEL_OPTIONS,
     { NULL, 0, NULL, NULL },
 };

@@ -408,6 +408,20 @@ static tn_graph *build_model(cli *c, const char *spec, uint64_t seed) {
 
 /* ---- ONNX files ---- */
 
+tn_dtype model_dtype(const cli *c) {
+    const char *text = cli_text(c, "dtype", "f32");
+    tn_dtype t;
+    if (!dtype_parse(text, strlen(text), &t) || (t != TN_F32 && t != TN_BF16 && t != TN_F16))
+        cli_usage(c, "--dtype is f32, bf16 or f16, not %s", text);
+    return t;
+}
+
+static tn_graph *in_model_dtype(cli *c, tn_graph *g) {
+    tn_dtype t = model_dtype(c);
+    if (g && t != TN_F32) cli_need(c, tn_graph_contract_in(g, t));
+    return g;
+}
+
 static bool is_onnx(const char *spec) {
     size_t n = strlen(spec);
     return n > 5 && !strcmp(spec + n - 5, ".onnx");
@@ -471,7 +485,7 @@ static tn_graph *open_onnx(cli *c, const char *path, int64_t batch) {
     tn_graph *g = NULL;
     o.dims = dims, o.n_dims = read_dims(c, dims, MOST);
     o.values = values, o.n_values = read_values(c, data, values, MOST);
-    o.plain_convolutions = cli_flag(c, "plain-convolutions");
+    o.plain_convolutions = cli_flag(c, "plain-convolutions") || model_dtype(c) != TN_F32; /* Winograd's way needs the bits */
     cli_need(c, tn_onnx_open(cli_ctx(c), path, &m));
     int other = batch ? batch_dims(m, batch, dims + o.n_dims, MOST - o.n_dims) : 0;
     o.n_dims += other;
@@ -511,11 +525,11 @@ tn_graph *model_open(cli *c, const char *spec, uint64_t seed) {
     }
     if (!g) cli_fail(c, "%s", tn_ctx_error(ctx));
     if (tn_graph_status(g)) cli_fail(c, "%s: %s", spec, tn_ctx_error(ctx));
-    return g;
+    return in_model_dtype(c, g);
 }
 
 tn_graph *model_batch(cli *c, const char *spec, uint64_t seed, int64_t batch) {
-    if (is_onnx(spec)) return open_onnx(c, spec, batch);
+    if (is_onnx(spec)) return in_model_dtype(c, open_onnx(c, spec, batch));
     if (spec[0] != '@') return NULL;
     char *other = builtin_batch(c, spec, batch);
     tn_graph *g = model_open(c, other, seed);

@@ -276,6 +276,11 @@ TN_API tn_tensor tn_label(tn_tensor x, const char *name);
 TN_API void tn_graph_push(tn_graph *g, const char *format, ...) TN_PRINTF(2, 3);
 TN_API void tn_graph_pop(tn_graph *g);
 TN_API const char *tn_graph_scope(const tn_graph *g);
+/* Contractions of f32 (products, convolutions, attention's) read and give numbers of t, TN_BF16 or TN_F16, in place: what they
+ * read is rounded once, where it is computed or stored; constants and tables of gathers are stored so. All else is computed in
+ * f32; inputs, states and outputs keep their types. Contractions of quantised numbers, or over one product, stay as they are.
+ * Tensors of before are void (tn_graph_find gives inputs, states and outputs again). On an error the graph is unchanged. */
+TN_API TN_CHECK tn_status tn_graph_contract_in(tn_graph *g, tn_dtype t);
 /* While on is 1, tn_state and tn_param give the state again that has the name, dtype and shape already (0, at first: an error;
  * -1 changes nothing). So a layer is called twice with one set of parameters. Returns what it was before. */
 TN_API int tn_graph_reuse(tn_graph *g, int on);

@@ -32,7 +32,8 @@ TN_API TN_CHECK tn_status tn_ir_get_op(int i, tn_ir_op *out_op);
 
 typedef struct {
     const char *name, *doc, *regions;
-    const char *stage; /* canon and lower: the standard list; gpu, cpu, target: before kernels are made for one */
+    const char *stage; /* canon and lower: the standard list; gpu, cpu, target: before kernels are made for one;
+                           asked: on request, for they round */
 } tn_ir_pass;
 TN_API int tn_ir_n_passes(void);
 TN_API TN_CHECK tn_status tn_ir_get_pass(int i, tn_ir_pass *out_pass);

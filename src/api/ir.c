@@ -121,6 +121,13 @@ tn_status tn_ir_run_passes(tn_graph *g, const char *passes, int check) {
     return code;
 }
 
+tn_status tn_graph_contract_in(tn_graph *g, tn_dtype t) {
+    if (!g) return TN_ERR_INVAL;
+    if (t != TN_BF16 && t != TN_F16)
+        return err_set(&g->ctx->err, TN_ERR_DTYPE, "tn_graph_contract_in: expected bf16 or f16, got %s", tn_dtype_name(t));
+    return tn_ir_run_passes(g, t == TN_BF16 ? "contract_bf16" : "contract_f16", 0);
+}
+
 /* ---- looking at a graph ---- */
 
 int tn_ir_n_values(const tn_graph *g) { return g && !g->err.code ? g->ir->nodes.n - 1 : 0; }

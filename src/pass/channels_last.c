@@ -40,30 +40,6 @@ static bool find_conv(const graph *g, val v, int side, conv *out) {
     return out->c >= 0 && out->c < rank - 1 && out->pad.dims[out->c] % KERNEL_MATRIX == 0;
 }
 
-/* Known weights are permuted here, and no run does it; 0: they are not known, and not in order. */
-static val permuted(graph *g, val x, const int64_t *perm, arena *scratch) {
-    const node n = *graph_get(g, x);
-    int64_t dims[TN_MAX_RANK], stride[TN_MAX_RANK], at[TN_MAX_RANK] = { 0 }, elems = graph_elems(g, x), from = 0;
-    bool in_order = true;
-    for (int i = 0; i < n.rank; i++) in_order &= perm[i] == i;
-    if (in_order || n.op != OP_const || !n.data) return in_order ? x : 0;
-    size_t size = dtype_size((tn_dtype)n.dtype);
-    char *data = arena_array(scratch, (size_t)elems + 1, size);
-    for (int i = 0; i < n.rank; i++) {
-        dims[i] = n.dims[perm[i]], stride[i] = 1;
-        for (int j = (int)perm[i] + 1; j < n.rank; j++) stride[i] *= n.dims[j];
-    }
-    for (int64_t i = 0; i < elems; i++) {
-        memcpy(data + (size_t)i * size, (const char *)n.data + (size_t)from * size, size);
-        for (int d = n.rank - 1; d >= 0; d--) {
-            from += stride[d];
-            if (++at[d] < dims[d]) break;
-            from -= dims[d] * stride[d], at[d] = 0;
-        }
-    }
-    return graph_const(g, (tn_dtype)n.dtype, n.rank, dims, data);
-}
-
 static val channels_last(graph *g, val v, arena *scratch) {
     conv c;
     if (!find_conv(g, v, 0, &c) && !find_conv(g, v, 1, &c)) return 0;
@@ -85,7 +61,7 @@ static val channels_last(graph *g, val v, arena *scratch) {
         for (int j = 0; j < n_steps; j++) step |= c.of[j] == i;
         if (!step) order[n++] = i;
     }
-    weights = permuted(g, weights, order, scratch);
+    weights = permute_known(g, weights, order, scratch);
     if (!weights) return 0;
     val x = graph_pad(g, graph_permute(g, c.pad.in[0], perm), before, after, c.pad.imm),
         y = graph_dot(g, graph_window(g, x, w, c.n), weights, NULL, NULL, 0, steps[0], steps[1], n_steps);

@@ -122,8 +122,10 @@ bool pass_run_watched(graph *g, const pass_info *p, arena *scratch, bool check, 
 }
 
 const char *pass_stage_name(pass_stage stage) {
-    static const char *const names[] = { [STAGE_CANON] = "canon", [STAGE_LOWER] = "lower", [STAGE_GPU] = "gpu",
-                                         [STAGE_UNITS] = "units", [STAGE_CPU] = "cpu",     [STAGE_TARGET] = "target" };
+    static const char *const names[] = {
+        [STAGE_CANON] = "canon", [STAGE_LOWER] = "lower",   [STAGE_GPU] = "gpu",    [STAGE_UNITS] = "units",
+        [STAGE_CPU] = "cpu",     [STAGE_TARGET] = "target", [STAGE_ASKED] = "asked"
+    };
     return names[stage];
 }
 

@@ -14,7 +14,8 @@ typedef enum pass_stage {
     STAGE_GPU,
     STAGE_UNITS,
     STAGE_CPU,
-    STAGE_TARGET
+    STAGE_TARGET,
+    STAGE_ASKED
 } pass_stage; /* see passes.def */
 typedef struct pass_info {
     const char *name, *doc, *regions;

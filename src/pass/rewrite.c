@@ -35,6 +35,29 @@ val splat_resize(graph *g, val v, int rank, const int64_t *dims) {
             .op = OP_const, .dtype = n.dtype, .rank = rank, .dims = dims, .splat = true, .imm = n.imm, .imm_int = n.imm_int });
 }
 
+val permute_known(graph *g, val x, const int64_t *perm, arena *scratch) {
+    const node n = *graph_get(g, x);
+    int64_t dims[TN_MAX_RANK], stride[TN_MAX_RANK], at[TN_MAX_RANK] = { 0 }, elems = graph_elems(g, x), from = 0;
+    bool in_order = true;
+    for (int i = 0; i < n.rank; i++) in_order &= perm[i] == i;
+    if (in_order || n.op != OP_const || !n.data) return in_order ? x : 0;
+    size_t size = dtype_size((tn_dtype)n.dtype);
+    char *data = arena_array(scratch, (size_t)elems + 1, size);
+    for (int i = 0; i < n.rank; i++) {
+        dims[i] = n.dims[perm[i]], stride[i] = 1;
+        for (int j = (int)perm[i] + 1; j < n.rank; j++) stride[i] *= n.dims[j];
+    }
+    for (int64_t i = 0; i < elems; i++) {
+        memcpy(data + (size_t)i * size, (const char *)n.data + (size_t)from * size, size);
+        for (int d = n.rank - 1; d >= 0; d--) {
+            from += stride[d];
+            if (++at[d] < dims[d]) break;
+            from -= dims[d] * stride[d], at[d] = 0;
+        }
+    }
+    return graph_const(g, (tn_dtype)n.dtype, n.rank, dims, data);
+}
+
 val zeros(graph *g, tn_dtype t, int rank, const int64_t *dims) {
     return graph_add(g, &(spec){ .op = OP_const, .dtype = t, .rank = rank, .dims = dims, .splat = true });
 }

@@ -22,9 +22,10 @@ bool rewrite_each(graph *g, arena *scratch, rewrite_fn rule);
 
 bool is_static(const graph *g, val v); /* no symbolic dims */
 bool is_splat(const graph *g, val v);
-bool splat_is(const graph *g, val v, double c);                   /* bitwise for floats: 0 is not -0 */
-bool splat_same(const graph *g, val x, val y);                    /* both splats of one dtype and value, dims aside */
-val splat_resize(graph *g, val v, int rank, const int64_t *dims); /* the same splat under other dims */
+bool splat_is(const graph *g, val v, double c);                          /* bitwise for floats: 0 is not -0 */
+bool splat_same(const graph *g, val x, val y);                           /* both splats of one dtype and value, dims aside */
+val splat_resize(graph *g, val v, int rank, const int64_t *dims);        /* the same splat under other dims */
+val permute_known(graph *g, val x, const int64_t *perm, arena *scratch); /* 0: it is no constant, and not in order */
 val zeros(graph *g, tn_dtype t, int rank, const int64_t *dims);
 bool same_dims(int rank_x, const int64_t *x, int rank_y, const int64_t *y);
 bool same_attr(const node *x, const node *y); /* attributes and imm */
@@ -33,6 +34,7 @@ val remake(graph *g, const node *n, const val *in, int rank, const int64_t *dims
 /* map[i] = axis of x that axis i of y is, or -1 for an axis of size 1 that x may lack; false when a reshape between the two
  * does more than add and drop axes of size 1. */
 bool unit_reshape(const node *x, const node *y, int map[TN_MAX_RANK]);
+bool contract_in(graph *g, arena *scratch, tn_dtype t);         /* contract_bf16.c */
 bool splits_large_reduce(const graph *g, val x, uint64_t axes); /* reduce_split's test, which algebra must not undo */
 
 static inline bool mask_has(uint64_t mask, int i) { return (mask >> i & 1) != 0; }

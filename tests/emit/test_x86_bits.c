@@ -275,16 +275,19 @@ static graph *every_step(arena *a) {
     return g;
 }
 
-/* Bytes in windows one and two apart, with and without borders: rows of all lengths up to two vectors and some, the first and
- * the last byte of a buffer among them. */
+/* Numbers of one and two bytes in windows one and two apart, with and without borders: rows of all lengths up to two vectors
+ * and some, the first and the last number of a buffer among them. */
 static graph *every_window(arena *a) {
+    static const char *const types[] = { "i8", "u8", "u8", "bf16", "f16", "i16", "bf16", "u16", "f16" };
+    enum { N = 24 };
     str text, results;
     str_init(&text, a), str_init(&results, a);
     str_addf(&text, "graph @windows(");
-    for (int i = 0; i < 24; i++) str_addf(&text, "%sx%d %s[2,3,%d]", i ? ", " : "", i, i % 3 ? "u8" : "i8", 3 + 3 * i);
+    for (int i = 0; i < 3 * N; i++)
+        str_addf(&text, "%sx%d %s[2,3,%d]", i ? ", " : "", i, types[i / N * 3 + i % 3], 3 + 3 * (i % N));
     str_addf(&text, ") {\n");
-    for (int i = 0; i < 24; i++) {
-        int n = 3 + 3 * i, border = i % 4 / 2, apart = 1 + i % 2, size = 2 + (i / 4) % 2,
+    for (int i = 0; i < 3 * N; i++) {
+        int n = 3 + 3 * (i % N), border = i % 4 / 2, apart = 1 + i % 2, size = 2 + (i / 4) % 2,
             rows = (3 + 2 * border - size) / apart + 1, columns = (n + 2 * border - size) / apart + 1;
         str_addf(&text, "  %%a%d = cast x%d f32[2,3,%d]\n", i, i, n);
         str_addf(&text, "  %%b%d = pad %%a%d before=[0,%d,%d] after=[0,%d,%d] value=%s f32[2,%d,%d]\n", i, i, border, border,

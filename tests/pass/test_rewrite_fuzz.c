@@ -223,6 +223,7 @@ static void run_job(arena *a, void *ud) {
     double **bound = bound_graph(source, a, want);
     int n_passes, n_steps = (int)rng_between(&r, 3, 24), mutant_at = j->mutant ? (int)rng_below(&r, n_steps) : -1;
     const pass_info *table = pass_table(&n_passes);
+    while (table[n_passes - 1].stage == STAGE_ASKED) n_passes--; /* these round: test_asked */
     for (int i = 0; i < n_steps; i++) {
         const pass_info *p = i == mutant_at ? j->mutant : &table[rng_below(&r, n_passes)];
         j->last = "a detour";
@@ -261,6 +262,33 @@ static bool fails_too(graph *g, void *ud) {
 static void shrink(arena *a, void *ud) {
     job *j = ud;
     reduce_and_print(randgraph(a, j->seed, NULL), a, fails_too, j);
+}
+
+/* Passes that round on request: the graph is right behind them, and behind all others after them; types of outputs stay. */
+static void run_asked(arena *a, void *ud) {
+    job *j = ud;
+    for (int half = 0; half < 2; half++) {
+        graph *g = randgraph(a, j->seed, NULL), *h = graph_clone(g, a, false, NULL);
+        j->last = half ? "contract_f16" : "contract_bf16";
+        j->mutated |= pass_run(h, pass_find(j->last), a, true);
+        for (int i = 0; i < g->outputs.n; i++)
+            if (graph_get(g, g->outputs.at[i].v)->dtype != graph_get(h, h->outputs.at[i].v)->dtype)
+                guard_fail(a->gd, TN_ERR_VERIFY, "output %d has another type", i);
+        pass_run_all(h, a, true);
+    }
+}
+
+static void test_asked(void **state) {
+    (void)state;
+    uint64_t first, n = fuzz_seeds(300, &first);
+    int n_changed = 0;
+    for (uint64_t i = first; i < first + n; i++) {
+        job j = { .seed = i };
+        if (with_arena(run_asked, &j, &j.err) != TN_OK)
+            fail_msg("seed %llu, %s: %s", (unsigned long long)i, j.last, j.err.text);
+        n_changed += j.mutated;
+    }
+    assert_true(n < 100 || n_changed > 0);
 }
 
 static void test_random(void **state) {
@@ -553,6 +581,6 @@ static void test_blame(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_random), cmocka_unit_test(test_mutants),
-                                        cmocka_unit_test(test_blame) };
+                                        cmocka_unit_test(test_blame), cmocka_unit_test(test_asked) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

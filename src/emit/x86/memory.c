@@ -262,6 +262,21 @@ static xval load_every_second_byte(xfn *f, xmem m, int n, bool sign, bool behind
     return (xval){ x86_value(f, (xop){ .op = id, .vl = (uint8_t)x86_vl(XI32, n), .a = r }), XI32 };
 }
 
+/* The same of words of two bytes. */
+static xval load_every_second_word(xfn *f, xmem m, int n, bool behind, bool before) {
+    if (!behind && !before) { /* of each half one of them may */
+        vreg low = load_every_second_word(f, m, n / 2, true, false).r;
+        m.disp += 2 * n;
+        vreg high = load_every_second_word(f, m, n / 2, false, true).r;
+        uint16_t id = n == 16 ? X86_INSERTF64X4 : n == 8 ? X86_INSERTF128 : X86_SHUFPS;
+        return (xval){ x86_value(f, (xop){ .op = id, .vl = (uint8_t)(n / 8), .a = low, .b = high, .imm = n == 4 ? 0x44 : 1 }),
+                       XI32 };
+    }
+    m.disp -= behind ? 0 : 2;
+    xval x = word(f, n == 2 ? X86_MOVSD : X86_MOVUPS, (uint8_t)x86_vl(XI32, n), m, XI32);
+    return behind ? x86_bin(f, '&', x, x86_const_val(f, XI32, 0, 65535), n) : x86_shift(f, X86_PSRLD, x, 16, n);
+}
+
 /* The lowest n bytes of a register, the others 0: no byte beside them is read. */
 static vreg load_few_bytes(xfn *f, xmem m, int n) {
     if (n == 4 || n == 8) return word(f, n == 4 ? X86_MOVSS : X86_MOVSD, 0, m, XI32).r;
@@ -327,11 +342,12 @@ static xval load_lanes(selector *s, const kins *in, int first, int n) {
     uint64_t lanes = ~(uint64_t)0;
     bool known = !in->n_mask || known_lanes(in, first, n, &lanes);
     int64_t step = in->lane_stride, begin = first * step, end = (first + n - 1) * step;
-    bool bytes = size == 1 && n >= 4 && known && !own_index && f->level != X86_SSE;
-    if (bytes && (in->n_mask ? (step == 1 || step == 2) && is_inside(s, in, begin) && is_inside(s, in, end) : step == 2)) {
-        bool sign = stored == TN_I8; /* what a mask leaves out is there, too */
-        xval read = step == 1 ? load_raw(s, stored, m, n, false)
-                              : load_every_second_byte(f, m, n, sign, is_inside(s, in, end + 1), is_inside(s, in, begin - 1));
+    bool small = size < 4 && n >= 4 && known && !own_index && f->level != X86_SSE;
+    if (small && (in->n_mask ? (step == 1 || step == 2) && is_inside(s, in, begin) && is_inside(s, in, end) : step == 2)) {
+        bool sign = stored == TN_I8, behind = is_inside(s, in, end + 1), before = is_inside(s, in, begin - 1);
+        xval read = step == 1   ? load_raw(s, stored, m, n, false) /* what a mask leaves out is there, too */
+                    : size == 2 ? load_every_second_word(f, m, n, behind, before)
+                                : load_every_second_byte(f, m, n, sign, behind, before);
         return in->n_mask ? x86_bin(f, '&', read, lane_mask(s, in, first, n), n) : read;
     }
     if (!own_index && in->n_mask && known && size == 1 && in->lane_stride == 1 && n <= 16 && side_by_side(lanes))
