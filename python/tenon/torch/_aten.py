@@ -10,6 +10,7 @@ Out: a tensor, or a tuple of them, of the same values; dtypes are those that PyT
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from typing import Any, Callable, Optional, Sequence
@@ -34,8 +35,10 @@ def dtype_of(t: torch.dtype) -> DType:
     return DTYPES[t]
 
 
+@functools.lru_cache(maxsize=None)
 def decompositions() -> dict:
-    """PyTorch's own, into core ops; what Tenon compiles as a whole is left."""
+    """PyTorch's own, into core ops. What Tenon has every form of is left whole: each op that a graph is taken apart into is traced by
+    itself, which takes far longer than compiling it."""
     table = dict(core_aten_decompositions())
     table.update(get_decompositions([
         aten.native_layer_norm, aten.native_layer_norm_backward, aten.native_group_norm, aten.native_group_norm_backward,
@@ -51,7 +54,7 @@ def decompositions() -> dict:
         aten.log_sigmoid_backward, aten.upsample_nearest2d, aten.upsample_bilinear2d, aten.t, aten.unsafe_chunk, aten.linalg_vector_norm,
         aten._fused_rms_norm, aten.rms_norm, aten.roll, aten.tril, aten.triu, aten.masked_fill, aten.baddbmm, aten.squeeze,
     ]))
-    for op in KEPT:
+    for op in [*KEPT, *(target for target in OPS if target not in FORMS)]:
         table.pop(op, None)
     return table
 
@@ -762,7 +765,118 @@ FORMS[_FLASH.default] = lambda node: len(node.args) < 4 or node.args[3] == 0
 FORMS[_FLASH_BACK.default] = lambda node: node.args[6] == 0
 KEPT = [_FLASH.default, aten.native_dropout.default, aten._softmax.default, aten._log_softmax.default, aten.gelu.default, aten.silu.default, aten.mish.default,
         aten.hardswish.default, aten.hardsigmoid.default, aten.leaky_relu.default, aten.hardtanh.default, aten.elu.default,
-        aten.addmm.default, aten.softplus.default]
+        aten.addmm.default, aten.softplus.default, aten.embedding_dense_backward.default]
+
+# ---- norms ----------------------------------------------------------------------------------------------------------------
+
+
+def _wide(*xs: Any) -> list[Any]:
+    """Halves are computed in f32."""
+    return [x.astype(float32) if isinstance(x, Tensor) and x.dtype in (float16, bfloat16) else x for x in xs]
+
+
+def _as_results(node: Node, *ys: Any) -> tuple:
+    """Of the dtypes that PyTorch says; None where nobody asks for one."""
+    return tuple(None if y is None else y.astype(DTYPES[val.dtype]) for y, val in zip(ys, node.meta["val"]))
+
+
+def _channels(x: Any, ndim: int) -> Any:
+    """[C] as [C,1,..], beside [N,C,..]."""
+    return x.reshape((-1,) + (1,) * (ndim - 2)) if isinstance(x, Tensor) else x
+
+
+@op(aten.native_layer_norm.default)
+def _layer_norm(node: Node, graph: Graph, x: Tensor, shape: Sequence[int], w: Any, b: Any, eps: float) -> tuple:
+    x, w, b = _wide(x, w, b)
+    inner = list(range(x.ndim - len(shape), x.ndim))
+    mean, scale = x.mean(inner, True), (x.var(inner, True, 0) + eps).rsqrt()
+    y = (x - mean) * scale
+    y = y if w is None else y * w
+    return _as_results(node, y if b is None else y + b, mean, scale)
+
+
+@op(aten.native_layer_norm_backward.default)
+def _layer_norm_backward(node: Node, graph: Graph, g: Tensor, x: Tensor, shape: Sequence[int], mean: Tensor, scale: Tensor, w: Any, b: Any,
+                         mask: Sequence[bool]) -> tuple:
+    g, x, mean, scale, w = _wide(g, x, mean, scale, w)
+    outer = list(range(x.ndim - len(shape)))
+    inner = list(range(len(outer), x.ndim))
+    n = math.prod(shape)
+    y = (x - mean) * scale
+    dy = g if w is None else g * w
+    dx = (scale / n) * (dy * n - dy.sum(inner, True) - y * (dy * y).sum(inner, True)) if mask[0] else None
+    dw = None if not mask[1] or w is None else (g * y).sum(outer) if outer else g * y
+    return _as_results(node, dx, dw, None if not mask[2] else g.sum(outer) if outer else g)
+
+
+@op(aten._native_batch_norm_legit_functional.default)
+def _batch_norm(node: Node, graph: Graph, x: Tensor, w: Any, b: Any, running_mean: Tensor, running_var: Tensor, training: bool,
+                momentum: float, eps: float) -> tuple:
+    x, w, b, mean, var = _wide(x, w, b, running_mean, running_var)
+    if training:
+        axes = [0, *range(2, x.ndim)]
+        n = math.prod(x.shape[a] for a in axes)
+        mean, var = x.mean(axes), x.var(axes, False, 0)
+        running_mean = mean * momentum + running_mean * (1 - momentum)
+        running_var = var * (n / (n - 1) * momentum if n > 1 else math.nan) + running_var * (1 - momentum)
+    scale = (var + eps).rsqrt()
+    y = (x - _channels(mean, x.ndim)) * _channels(scale, x.ndim)
+    y = y if w is None else y * _channels(w, x.ndim)
+    y = y if b is None else y + _channels(b, x.ndim)
+    kept = (mean, scale) if training else (graph.full((0,), 0, x.dtype),) * 2
+    return _as_results(node, y, *kept, running_mean, running_var)
+
+
+@op(aten._native_batch_norm_legit_no_training.default)
+def _batch_norm_inference(node: Node, graph: Graph, x: Tensor, w: Any, b: Any, mean: Tensor, var: Tensor, momentum: float,
+                          eps: float) -> tuple:
+    return _batch_norm(node, graph, x, w, b, mean, var, False, momentum, eps)  # the first three results
+
+
+@op(aten.native_batch_norm_backward.default)
+def _batch_norm_backward(node: Node, graph: Graph, g: Tensor, x: Tensor, w: Any, running_mean: Any, running_var: Any, mean: Any, scale: Any,
+                         training: bool, eps: float, mask: Sequence[bool]) -> tuple:
+    g, x, w, mean, scale = _wide(g, x, w, *((mean, scale) if training else (running_mean, (_wide(running_var)[0] + eps).rsqrt())))
+    axes = [0, *range(2, x.ndim)]
+    n = math.prod(x.shape[a] for a in axes)
+    total = g.sum(axes)
+    away = x - _channels(mean, x.ndim)
+    product = (g * away).sum(axes)
+    by = _channels(scale if w is None else scale * w, x.ndim)
+    dx = g
+    if training:
+        dx = g - away * _channels(product * scale * scale / n, x.ndim) - _channels(total / n, x.ndim)
+    return _as_results(node, dx * by if mask[0] else None, product * scale if mask[1] else None, total if mask[2] else None)
+
+
+# ---- gradients of activations ---------------------------------------------------------------------------------------------
+
+
+def _gelu_backward(g: Tensor, x: Tensor, approximate: str) -> Tensor:
+    if approximate == "none":
+        return g * (((x * math.sqrt(0.5)).erf() + 1) * 0.5 + x * (x * x * -0.5).exp() * math.sqrt(0.5 / math.pi))
+    b, k = math.sqrt(2 / math.pi), 0.044715
+    t = ((x + x * x * x * k) * b).tanh()
+    return g * ((t + 1) * 0.5 + x * 0.5 * (1 - t * t) * ((x * x * (3 * k) + 1) * b))
+
+
+def _silu_backward(g: Tensor, x: Tensor) -> Tensor:
+    s = x.sigmoid()
+    return g * s * (x * (1 - s) + 1)
+
+
+def _gradient(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def run(node: Node, graph: Graph, g: Tensor, x: Tensor, *args: Any, approximate: str = "") -> Tensor:
+        g, x = _wide(g, x)
+        return fn(g, x, *args, *([approximate] if approximate else [])).astype(result_dtype(node))
+    return run
+
+
+OPS[aten.gelu_backward.default] = _gradient(lambda g, x, approximate="none": _gelu_backward(g, x, approximate))
+OPS[aten.silu_backward.default] = _gradient(_silu_backward)
+OPS[aten.threshold_backward.default] = _gradient(lambda g, x, at: where(x <= at, 0, g))
+OPS[aten.hardtanh_backward.default] = _gradient(lambda g, x, lo, hi: where((x <= lo) | (x >= hi), 0, g))
+
 
 # ---- pooling --------------------------------------------------------------------------------------------------------------
 
@@ -877,6 +991,17 @@ def _adaptive_avg_pool_backward(node: Node, graph: Graph, g: Tensor, x: Tensor) 
 @op(aten.embedding.default)
 def _embedding(node: Node, graph: Graph, w: Tensor, index: Tensor, *_: Any) -> Tensor:
     return graph.wrap(lib.tn_gather(w._at(), index._t, 0))
+
+
+@op(aten.embedding_dense_backward.default)
+def _embedding_backward(node: Node, graph: Graph, g: Tensor, index: Tensor, rows: int, padding: int, by_frequency: bool) -> Tensor:
+    if padding >= 0:
+        g = where((index == padding).expand_dims(-1), 0, g)
+    zeros = graph.full((rows, g.shape[-1]), 0, g.dtype)
+    return F.scatter_add(zeros, index.flatten(), g.reshape((index.size, g.shape[-1])), 0)
+
+
+FORMS[aten.embedding_dense_backward.default] = lambda node: not node.args[4]
 
 
 @op(aten.index_select.default)
