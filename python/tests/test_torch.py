@@ -15,17 +15,22 @@ except (ImportError, AttributeError):
 import tenon
 import tenon.torch
 
-fallbacks = []
+fallbacks, left = [], []
 
 
 class _Names(logging.Handler):
+    def __init__(self, names):
+        super().__init__()
+        self.names = names
+
     def emit(self, record):
-        fallbacks.append(record.getMessage())
+        self.names.append(record.getMessage())
 
 
-logging.getLogger("tenon.torch").addHandler(_Names())
-logging.getLogger("tenon.torch").setLevel(logging.DEBUG)
-logging.getLogger("tenon.torch").propagate = False
+for _name, _names in (("tenon.torch", fallbacks), ("tenon.torch_graphs", left)):
+    logging.getLogger(_name).addHandler(_Names(_names))
+    logging.getLogger(_name).setLevel(logging.DEBUG)
+    logging.getLogger(_name).propagate = False
 
 
 class Block(nn.Module):
@@ -204,7 +209,7 @@ class Modules(unittest.TestCase):
         torch.manual_seed(1)
 
     def test_against_eager(self):
-        fell_back = {}
+        fell_back, went_left = {}, set()
         for name, (make, draw) in MODULES.items():
             with self.subTest(name):
                 torch._dynamo.reset()
@@ -215,7 +220,10 @@ class Modules(unittest.TestCase):
                 want = run(module, x)
                 module.load_state_dict(state)
                 fallbacks.clear()
+                left.clear()
                 got = run(torch.compile(module, backend="tenon"), x)
+                if left:
+                    went_left.add(name)
                 if fallbacks:
                     fell_back[name] = sorted({f.split(" runs")[0] for f in fallbacks})
                 self.assertEqual(len(got), len(want))
@@ -227,6 +235,71 @@ class Modules(unittest.TestCase):
         if fell_back:
             print("PyTorch ran:", "; ".join(f"{k}: {', '.join(v)}" for k, v in fell_back.items()))
         self.assertLessEqual(set(fell_back), {"gather", "bilinear"})  # argsort; _trilinear
+        self.assertLessEqual(went_left, {"gru cell", "slices"})  # parts of tensors are written
+
+    def compare(self, make, *xs, through_aot=False):
+        """Results, gradients and what is written of a module or function, beside eager, twice."""
+        a, b = make(), make()
+        if isinstance(a, nn.Module):
+            b.load_state_dict(a.state_dict())
+        compiled = torch.compile(b, backend="tenon")
+        left.clear()
+        for turn in range(2):
+            both = []
+            for f, model in ((a, a), (compiled, b)):
+                given = [x.detach().clone().requires_grad_(x.requires_grad) for x in xs]
+                torch.manual_seed(turn)
+                out = f(*given)
+                out = list(out) if isinstance(out, tuple) else [out]
+                wanted = [x for x in given if x.requires_grad] + (list(model.parameters()) if isinstance(model, nn.Module) else [])
+                roots = [y for y in out if isinstance(y, torch.Tensor) and y.requires_grad]
+                grads = torch.autograd.grad([(y * y).sum() for y in roots], wanted, allow_unused=True) if roots else []
+                buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
+                both.append([*out, *grads, *[x.detach() for x in given], *buffers, *[y.requires_grad for y in out if isinstance(y, torch.Tensor)]])
+            self.assertEqual(len(both[0]), len(both[1]))
+            for want, got in zip(*both):
+                if isinstance(want, torch.Tensor):
+                    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+                else:
+                    self.assertEqual(got, want)
+        self.assertEqual(bool(left), through_aot, left)
+
+    def test_what_is_written(self):
+        x, w = torch.randn(4, 6), torch.randn(6, 6, requires_grad=True)
+        self.compare(lambda: lambda x, w: (x @ w).add_(1).relu_(), x, w)
+        self.compare(lambda: lambda x, y: (x.add_(1) @ y).exp_(), x, torch.randn(6, 3))  # an argument
+        self.compare(lambda: lambda x, w: x.mul_(2) @ w, x, w)  # the backward needs the new value
+        self.compare(lambda: lambda x, w: (x.sum() * w, x.mul_(2).sum()), x, w)  # it needs a sum of what was there
+
+        def part(x, w):
+            y = x @ w
+            y[1] = 0
+            return y.sin()
+        self.compare(lambda: part, x, w, through_aot=True)
+        x = torch.randn(5)
+        f = torch.compile(lambda a, b: a.add_(1) + b, backend="tenon")
+        got, y = f(x, x[:]), x.clone()
+        torch.testing.assert_close(got, 2 * y)  # both were the same memory
+        with torch.no_grad():
+            self.compare(lambda: nn.BatchNorm2d(3), images())
+        self.compare(lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, momentum=0.3), nn.ReLU6(inplace=True), nn.Conv2d(4, 2, 3)), images())
+
+    def test_where_gradients_end(self):
+        x, w = torch.randn(4, 6), torch.randn(6, 6, requires_grad=True)
+        self.compare(lambda: lambda x, w: (x @ w).detach() * w[:4] + (x @ w).argmax(1, keepdim=True), x, w)
+        self.compare(lambda: lambda x, w: ((x @ w).argmax(1), x * 2, w * 3, 7), x, w)  # results without a gradient
+        self.compare(lambda: lambda x, w, v: (x @ w).T.contiguous() + v.sum(), x, w, torch.randn(3, requires_grad=True))
+
+        def without(x, w):
+            with torch.no_grad():
+                y = x @ w
+            return y * w[:4]
+        self.compare(lambda: without, x, w, through_aot=True)
+        self.compare(lambda: nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5), nn.GELU()), x)
+        f = torch.compile(lambda w: (w * w).sum(), backend="tenon")
+        (g,) = torch.autograd.grad(f(w), [w], create_graph=True)
+        with self.assertRaises(RuntimeError):  # gradients of gradients: as with AOTAutograd, an error
+            torch.autograd.grad(g.sum(), [w])
 
     def test_random_numbers_are_pytorchs(self):
         module = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.ReLU())

@@ -12,10 +12,12 @@ is compiled once for each set of sizes that comes. Tensors are those of the CPU.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import logging
 import operator
 import threading
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, Iterator, Optional, Sequence
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
@@ -28,8 +30,22 @@ from .._core import Graph, Tensor
 from .._lib import TenonError, default_context, generation, lib
 from .._run import Program, Session, _bindings
 from . import _aten
+from ._record import Recorded, record
 
 log = logging.getLogger("tenon.torch")
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without Python's search for cycles, which takes a part of a second where PyTorch's modules are and finds little while a graph is
+    made."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 # ---- one graph that Tenon has every op of ---------------------------------------------------------------------------------
@@ -121,7 +137,8 @@ class Compiled:
         with self.lock:
             if key not in self.programs:
                 try:
-                    self.programs[key] = self.specialise(args, orders)
+                    with _no_collection():
+                        self.programs[key] = self.specialise(args, orders)
                 except (TenonError, NotImplementedError, IndexError, ValueError, TypeError) as e:
                     log.warning("a graph of %d nodes runs in PyTorch: %s", len(self.module.graph.nodes), e)
                     self.programs[key] = _NOTHING
@@ -253,14 +270,59 @@ def _boxed(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _runner(recorded: Recorded, options: Optional[dict]) -> Callable[..., Any]:
+    """Recorded graphs as a function of tensors that autograd knows the gradient of."""
+    def compiled(graph: GraphModule) -> Callable[..., Any]:
+        return compile_graph(graph, [n.meta["val"] for n in graph.graph.nodes if n.op == "placeholder"], options)
+
+    forward, n, written = compiled(recorded.forward), recorded.results, recorded.written
+
+    def run(args: Sequence[Any]) -> tuple:
+        out = forward(*args)
+        for at, new in zip(written, out[n:]):
+            args[at].copy_(new)
+        return out
+
+    if recorded.backward is None:
+        return (lambda *args: run(args)[:n]) if written else forward
+    backward = compiled(recorded.backward)
+    whole = isinstance(backward, Compiled)
+    others = [i for i in range(n) if i not in recorded.differentiable]
+
+    class Step(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *args: Any) -> tuple:
+            out = run(args)
+            ctx.save_for_backward(*[args[i] if is_argument else out[i] for is_argument, i in recorded.kept])
+            if others:
+                ctx.mark_non_differentiable(*[out[i] for i in others if isinstance(out[i], torch.Tensor)])
+            return out[:n]
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx: Any, *grads: Any) -> tuple:
+            given = [grads[i] for i in recorded.differentiable]
+            out = backward(*ctx.saved_tensors, *(given if whole else [g.contiguous() for g in given]))
+            result = [None] * len(ctx.needs_input_grad)
+            for i, g in zip(recorded.wanted, out):
+                result[i] = g
+            return tuple(result)
+
+    return Step.apply
+
+
 def backend(module: GraphModule, example_inputs: Sequence[Any], *, options: Optional[dict] = None) -> Callable[..., Any]:
     """The backend itself, for `torch.compile(model, backend=tenon.torch.backend, options={"threads": 1})`: options are those of
     Graph.compile."""
     def compiler(graph_module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         return _boxed(compile_graph(graph_module, inputs, options))
 
-    return aot_autograd(fw_compiler=compiler, bw_compiler=compiler, inference_compiler=compiler,
-                        decompositions=_aten.decompositions())(module, example_inputs)
+    with _no_collection():
+        recorded = record(module, example_inputs)
+        if recorded is not None:
+            return _runner(recorded, options)
+        return aot_autograd(fw_compiler=compiler, bw_compiler=compiler, inference_compiler=compiler,
+                            decompositions=_aten.decompositions())(module, example_inputs)
 
 
 register_backend(backend, name="tenon")
