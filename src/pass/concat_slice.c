@@ -39,11 +39,21 @@ static bool continues(const graph *g, val x, val y, int axis) {
 
 enum { FEW = 36 /* parts: a tile of 4 of Winograd's */ };
 
-/* A concat among the operands of n whose own come up: not one of many that is needed elsewhere or again, for concats of concats
- * would get as many operands as elements. */
+/* Whether x is only taken apart and put together: it need not be in memory for its own sake. */
+static bool is_passed_on(const graph *g, val x) {
+    for (uint32_t r = graph_get(g, x)->first_use; r; r = g->uses.at[r - 1].next) {
+        op_code op = (op_code)graph_get(g, g->uses.at[r - 1].user)->op;
+        if (op != OP_concat && op != OP_slice) return false;
+    }
+    return !graph_is_output(g, x);
+}
+
+/* A concat among the operands of n whose own come up: not one of many that is needed again, for concats of concats would get as
+ * many operands as elements, nor one that is in memory anyway, for it is copied by one kernel, and its parts by one each. */
 static bool is_nested(const graph *g, const node *n, int i) {
     const node *x = graph_get(g, n->in[i]);
-    return x->op == OP_concat && x->attr[0] == n->attr[0] && (n->n_in * x->n_in <= FEW || graph_used_once(g, n->in[i]));
+    return x->op == OP_concat && x->attr[0] == n->attr[0] &&
+           (graph_used_once(g, n->in[i]) || (n->n_in * x->n_in <= FEW && is_passed_on(g, n->in[i])));
 }
 
 /* Operands of concats along the same axis come up, empty ones go, adjacent slices of one value join. Returns their number. */
