@@ -675,12 +675,85 @@ static bool is_masked_by(const kins *in, kvar v) {
 
 static int64_t size_of(int64_t x) { return x < 0 ? -x : x; }
 
+/* Digits of an index: it is the sum of them, each times its unit, where units divide the next ones. */
+enum { MOST_DIGITS = 20 };
+
+static bool in_digit(int64_t coef, int64_t unit, int64_t next) { return size_of(coef) >= unit && size_of(coef) < next; }
+
+/* Whether the mask is over the terms that the access has in the digit, and no others. */
+static bool bounds_digit(const checker *c, const kins *in, int m, int64_t unit, int64_t next) {
+    for (kvar v = 0; v < c->k->vars.n; v++) {
+        int64_t coef = affine_coef(in->idx, v);
+        if (affine_coef(in->mask[m].e, v) * unit != (in_digit(coef, unit, next) ? coef : 0)) return false;
+    }
+    return in->mask_lane[m] * unit == (in->lanes > 1 && in_digit(in->lane_stride, unit, next) ? in->lane_stride : 0);
+}
+
+/* What an access has there, over its loops open[0] .. open[n_open - 1]; masks count where these are all of them. */
+static void digit_range(const checker *c, const kins *in, const int *open, int n_open, bool all, int64_t unit, int64_t next,
+                        int64_t *lo, int64_t *hi) {
+    affine x = in->idx;
+    kterm *terms = ARENA_ARRAY(c->k->a, kterm, x.n + 1);
+    int64_t base = next < INT64_MAX ? (x.base % next + next) % next : x.base,
+            along = in->lanes > 1 && in_digit(in->lane_stride, unit, next) ? (in->lanes - 1) * (in->lane_stride / unit) : 0;
+    affine part = { .base = base / unit - (base % unit < 0), .t = terms };
+    for (int i = 0; i < x.n; i++)
+        if (in_digit(x.t[i].coef, unit, next)) terms[part.n++] = (kterm){ x.t[i].var, x.t[i].coef / unit };
+    affine_range(c, part, open, n_open, false, lo, hi);
+    *lo += along < 0 ? along : 0, *hi += along > 0 ? along : 0;
+    for (int m = 0; m < in->n_mask && all; m++) {
+        int64_t shift = part.base - in->mask[m].e.base;
+        if (!bounds_digit(c, in, m, unit, next)) continue;
+        if (*lo < in->mask[m].lo + shift) *lo = in->mask[m].lo + shift;
+        if (*hi > in->mask[m].hi - 1 + shift) *hi = in->mask[m].hi - 1 + shift;
+    }
+}
+
+/* Whether what has smaller coefficients than `next` stays below it, in all accesses, and `next` divides all others. */
+static bool is_unit(checker *c, int b, int64_t unit, int64_t next) {
+    for (reg r = 1; r < (reg)c->k->ins.n; r++) {
+        const kins *in = ins(c, r);
+        int64_t lo, hi;
+        if (!touches(in, b, true) && !touches(in, b, false)) continue;
+        int n_open = open_loops(c, r);
+        if (never_runs(c, c->open, n_open)) continue;
+        for (int i = 0; i < in->idx.n; i++)
+            if (size_of(in->idx.t[i].coef) >= next && in->idx.t[i].coef % next) return false;
+        if (in->lanes > 1 && size_of(in->lane_stride) >= next && in->lane_stride % next) return false;
+        digit_range(c, in, c->open, n_open, true, unit, next, &lo, &hi);
+        if (lo < 0 || hi >= next / unit) return false;
+    }
+    return true;
+}
+
+/* The units, ascending, ended by INT64_MAX: 1, and coefficients of the access `in`, such as what is from row to row. Large ones
+ * first: a mask bounds all that is within a row. */
+static int find_units(checker *c, int b, const kins *in, int64_t *unit) {
+    int n = 1;
+    unit[0] = 1, unit[1] = INT64_MAX;
+    while (n < MOST_DIGITS) {
+        int64_t best = 0;
+        int at = 0;
+        for (int i = 0; i < in->idx.n; i++) {
+            int64_t coef = size_of(in->idx.t[i].coef);
+            int d = 0;
+            while (unit[d] <= coef) d++;
+            if (coef > best && coef > unit[d - 1] && coef % unit[d - 1] == 0 && is_unit(c, b, unit[d - 1], coef))
+                best = coef, at = d;
+        }
+        if (!best) break;
+        memmove(unit + at + 1, unit + at, (size_t)(n + 1 - at) * sizeof *unit);
+        unit[at] = best, n++;
+    }
+    return n;
+}
+
 /* All accesses are in one dealt nest and step by the same coefficients of its variables, each of which is wider than all that
- * smaller ones and the loops inside reach: its iterations touch different elements, and no enumeration is needed. */
+ * smaller ones and the loops inside reach, in its digit: its iterations touch different elements, and no enumeration is
+ * needed. */
 static bool blocks_apart(checker *c, int b) {
-    const kins *nest = NULL;
-    affine by = { 0 };
-    int64_t lo = 0, hi = 0;
+    const kins *nest = NULL, *one = NULL;
+    int64_t unit[MOST_DIGITS + 1];
     int n = 0;
     for (reg r = 1; r < (reg)c->k->ins.n; r++) {
         const kins *in = ins(c, r);
@@ -690,22 +763,31 @@ static bool blocks_apart(checker *c, int b) {
         const kins *first = n_open ? ins(c, (reg)c->open[0]) : NULL;
         if (!first || first->par == PAR_SERIAL || first->par == PAR_BLOCK_THREADS || in->dyn || in->packed) return false;
         if (nest && first != nest) return false;
-        if (!nest) n = kernel_nest(c->k, (reg)c->open[0]), by = in->idx;
+        if (!nest) n = kernel_nest(c->k, (reg)c->open[0]), one = in;
         for (int i = 0; i < n; i++)
-            if (affine_coef(in->idx, first[i].var) != affine_coef(by, first[i].var)) return false;
-        int64_t l, h, along = (in->lanes - 1) * in->lane_stride;
-        affine_range(c, in->idx, c->open + n, n_open - n, false, &l, &h);
-        l += along < 0 ? along : 0, h += along > 0 ? along : 0;
-        lo = nest && lo < l ? lo : l, hi = nest && hi > h ? hi : h;
+            if (affine_coef(in->idx, first[i].var) != affine_coef(one->idx, first[i].var)) return false;
         nest = first;
     }
-    for (int i = 0; i < n; i++) {
-        int64_t coef = size_of(affine_coef(by, nest[i].var)), reach = hi - lo;
-        for (int j = 0; j < n; j++) {
-            int64_t other = size_of(affine_coef(by, nest[j].var));
-            if (j != i && other <= coef) reach += other * (nest[j].hi - nest[j].lo - 1);
+    int n_units = one ? find_units(c, b, one, unit) : 0;
+    for (int d = 0; d < n_units; d++) {
+        int64_t lo = INT64_MAX, hi = INT64_MIN, l, h;
+        for (reg r = 1; r < (reg)c->k->ins.n; r++) {
+            if (!touches(ins(c, r), b, true) && !touches(ins(c, r), b, false)) continue;
+            int n_open = open_loops(c, r);
+            if (never_runs(c, c->open, n_open)) continue;
+            digit_range(c, ins(c, r), c->open + n, n_open - n, false, unit[d], unit[d + 1], &l, &h);
+            lo = l < lo ? l : lo, hi = h > hi ? h : hi;
         }
-        if (nest[i].hi - nest[i].lo > 1 && coef <= reach) return false;
+        for (int i = 0; i < n; i++) {
+            int64_t coef = size_of(affine_coef(one->idx, nest[i].var)), reach = hi - lo;
+            if (nest[i].hi - nest[i].lo <= 1 || (coef && !in_digit(coef, unit[d], unit[d + 1]))) continue;
+            for (int j = 0; j < n; j++) {
+                int64_t other = size_of(affine_coef(one->idx, nest[j].var));
+                if (j != i && other <= coef && in_digit(other, unit[d], unit[d + 1]))
+                    reach += other / unit[d] * (nest[j].hi - nest[j].lo - 1);
+            }
+            if (coef / unit[d] <= reach) return false;
+        }
     }
     return true;
 }

@@ -39,6 +39,18 @@ echo 'graph @c(c bool[], x f32[4]) {
 }' >control.tn
 refused 'loops and branches of a graph need a host that decides: export it as C' control.tn --target=cuda
 
+# An export needs no memory for the program's values: here 4 GB, of which it has one (the sanitizers need more for themselves).
+echo 'graph @big(x bf16[65536,64], w bf16[64,32768]) {
+  %1 = dot x, w contract=[1]x[0] bf16[65536,32768]
+  return %1 as "y"
+}' >big.tn
+if (ulimit -v 1000000; "$tenon" ops >/dev/null 2>&1); then
+    for target in "cuda --cpu=sm_90" cuda opencl c; do
+        # shellcheck disable=SC2086
+        (ulimit -v 1000000; "$tenon" export big.tn --target=$target -o big.c --quiet 2>err) || fail "export of 4 GB --target=$target: $(cat err)"
+    done
+fi
+
 cat >device.h <<'C'
 #include <stdio.h>
 #include <string.h>

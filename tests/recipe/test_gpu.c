@@ -142,6 +142,80 @@ static void test_texts(void **state) {
     "kernel @k(b0 in f32[8], b1 shared f32[8], b2 shared f32[8] late) tiled blocks 1 threads 8 {\n var i = 8\n var s = 2\n"    \
     " loop i = 0 .. 8 step 1 block-threads\n %2 = load b0[i]  f32\n" body " end\n}"
 
+/* Two by two tiles of rows * columns, four rows apart each. */
+#define TILES(g, h, row, columns, elems, mask)                                                                                 \
+    "kernel @k(b0 out f32[" elems "]) tiled blocks 4 threads 4 {\n var g = 2 var h = 2 var i = 4 var s = " columns             \
+    "\n %1 = const 1  f32\n loop g = 0 .. 2 step 1 blocks\n loop h = 0 .. 2 step 1 blocks\n"                                   \
+    " loop i = 0 .. 4 step 1 block-threads\n loop s = 0 .. " columns " step 1\n"                                               \
+    " store b0[" g "*g + " h "*h + " row "*i + s], %1" mask "  f32\n end\n end\n end\n end\n}"
+
+/* Thread blocks with tiles of a matrix that nobody could go through element by element, also of rows that the last tile is too
+ * wide for. */
+static void test_large(void **state) {
+    (void)state;
+    static const char *const good[] = {
+        "kernel @k(b0 out f32[1099511627776]) tiled blocks 268435456 threads 4 {\n"
+        " var g = 16384 var h = 16384 var i = 4 var s = 64\n %1 = const 1  f32\n"
+        " loop g = 0 .. 16384 step 1 blocks\n loop h = 0 .. 16384 step 1 blocks\n"
+        " loop i = 0 .. 4 step 1 block-threads\n loop s = 0 .. 64 step 1\n"
+        " store b0[67108864*g + 64*h + 16777216*i + s], %1  f32\n end\n end\n end\n end\n}",
+        "kernel @k(b0 out f32[65536196672]) tiled blocks 256016384 threads 4 {\n"
+        " var g = 16384 var h = 15626 var i = 4 var s = 16\n %1 = const 1  f32\n"
+        " loop g = 0 .. 16384 step 1 blocks\n loop h = 0 .. 15626 step 1 blocks\n"
+        " loop i = 0 .. 4 step 1 block-threads\n loop s = 0 .. 16 step 1\n"
+        " store b0[4000012*g + 64*h + 1000003*i + 4*s] step 1, %1 where 0 <= 64*h + 4*s step 1 < 1000003  f32x4\n"
+        " end\n end\n end\n end\n}",
+    };
+    for (size_t i = 0; i < COUNT_OF(good); i++) {
+        arena a;
+        guard gd;
+        str out;
+        arena_init(&a, mem_libc(), &gd);
+        if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+        str_init(&out, &a);
+        if (kernel_check(kernel_parse(&a, good[i], strlen(good[i]), "t"), &out)) fail_msg("%s", out.s);
+        arena_fini(&a);
+    }
+}
+
+/* Whether tiles of random sizes and places touch each other is found, whether it is proven or gone through. */
+static void test_tiles_apart(void **state) {
+    (void)state;
+    static const char form[] =
+        "kernel @k(b0 out f32[1000]) tiled blocks 6 threads 4 {\n var g = 2 var h = 3 var i = 4 var s = 9\n"
+        " %%1 = const 1  f32\n loop g = 0 .. 2 step 1 blocks\n loop h = 0 .. 3 step 1 blocks\n"
+        " loop i = 0 .. 4 step 1 block-threads\n loop s = 0 .. %d step 1\n store b0[%d*g + %d*h + "
+        "%d*i + s + %d], %%1 where %d <= %d*h + s < %d  f32\n end\n end\n end\n end\n}";
+    rng r = rng_make(77);
+    int n_clashes = 0;
+    for (int n = 0; n < 2000; n++) {
+        int row = (int)rng_between(&r, 4, 26), h = (int)rng_between(&r, 1, 9), columns = (int)rng_between(&r, 1, 9),
+            g = (int)rng_between(&r, 3, 5) * row + (rng_chance(&r, 0.2) ? 1 : 0), base = (int)rng_between(&r, 0, 40),
+            lo = (int)rng_below(&r, 2), hi = rng_chance(&r, 0.5) ? row : 1000, owner[1000] = { 0 }, clash = 0;
+        for (int b = 0; b < 6; b++)
+            for (int i = 0; i < 4; i++)
+                for (int x = 0; x < columns; x++) {
+                    int at = g * (b / 3) + h * (b % 3) + row * i + x + base, column = h * (b % 3) + x;
+                    if (column < lo || column >= hi) continue;
+                    clash |= owner[at] && owner[at] != b + 1;
+                    owner[at] = b + 1;
+                }
+        arena a;
+        guard gd;
+        str out;
+        char text[512];
+        arena_init(&a, mem_libc(), &gd);
+        if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+        str_init(&out, &a);
+        snprintf(text, sizeof text, form, columns, g, h, row, base, lo, h, hi);
+        if ((kernel_check(kernel_parse(&a, text, strlen(text), "t"), &out) != 0) != (clash != 0))
+            fail_msg("%s: %s %s", text, clash ? "not found" : "found", out.s);
+        n_clashes += clash;
+        arena_fini(&a);
+    }
+    assert_in_range(n_clashes, 200, 1800);
+}
+
 /* Each kernel has one problem, which is found. */
 static void test_problems(void **state) {
     (void)state;
@@ -171,7 +245,11 @@ static void test_problems(void **state) {
           "two thread blocks touch" }, /* each store by itself keeps them apart */
         { "kernel @k(b0 inout f32[16]) tiled blocks 2 threads 4 {\n var g = 2 var i = 4\n loop g = 0 .. 2 step 1 blocks\n"
           " loop i = 0 .. 4 step 1 block-threads\n %3 = load b0[2*g + i]  f32\n store b0[4*g + i], %3  f32\n end\n end\n}",
-          "two thread blocks touch" }, /* what is read goes in other steps */
+          "two thread blocks touch" },                                         /* what is read goes in other steps */
+        { TILES("64", "8", "16", "9", "136", ""), "two thread blocks touch" }, /* columns of the next tile */
+        { TILES("64", "8", "16", "9", "136", " where 0 <= 8*h + s < 16"), "two thread blocks touch" },
+        { TILES("48", "8", "16", "8", "136", ""), "two thread blocks touch" }, /* rows */
+        { TILES("60", "8", "15", "8", "136", ""), "two thread blocks touch" }, /* the first column of the next row */
         { "kernel @k(b0 out f32[8]) tiled blocks 3 threads 4 {\n var g = 2 var i = 4\n %1 = const 1  f32\n loop g = 0 .. 2 "
           "step 1 "
           "blocks\n"
@@ -756,12 +834,13 @@ ARENA_TEST(test_approximate) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_problems),   cmocka_unit_test(test_approximate),
-                                        cmocka_unit_test(test_clusters),   cmocka_unit_test(test_carried),
-                                        cmocka_unit_test(test_never_full), cmocka_unit_test(test_accesses),
-                                        cmocka_unit_test(test_parting),    cmocka_unit_test(test_reduced),
-                                        cmocka_unit_test(test_texts),      cmocka_unit_test(test_tiles),
-                                        cmocka_unit_test(test_across),     cmocka_unit_test(test_rows),
-                                        cmocka_unit_test(test_scatter),    cmocka_unit_test(test_random_graphs) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_problems), cmocka_unit_test(test_large),        cmocka_unit_test(test_tiles_apart),
+        cmocka_unit_test(test_tiles),    cmocka_unit_test(test_approximate),  cmocka_unit_test(test_clusters),
+        cmocka_unit_test(test_carried),  cmocka_unit_test(test_never_full),   cmocka_unit_test(test_accesses),
+        cmocka_unit_test(test_parting),  cmocka_unit_test(test_reduced),      cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_tiles),    cmocka_unit_test(test_across),       cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_scatter),  cmocka_unit_test(test_random_graphs)
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
