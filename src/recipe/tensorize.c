@@ -52,15 +52,23 @@ static double cost_of(const tiler *w, const tensor_shape *s, const tensor_work *
     return (fill * (tile + next) - next + 1200) / 6 + recipe_start_cost(grid_blocks, t);
 }
 
-/* Where the tiles beside each other fill the machine, all of them at a time read rows of A once and all of B: a group reads as
- * much of both. */
+/* Tiles that are multiplied at a time read some rows of A and some columns of B: of as many tiles a group of several rows reads
+ * less than a row of the grid does, where its columns fill the machine. Where all operands stay in the second-level cache, any
+ * order will do. */
 static int64_t group_of(const tiler *w, const tensor_shape *s, const target *t) {
-    int64_t tiles[2];
-    for (int x = 0; x < 2; x++) tiles[x] = (tiler_extent(w, w->side[x].row) + s->rows[x] - 1) / s->rows[x];
-    if ((double)tiles[1] < machine_units(t)) return 1;
-    for (int64_t group = MOST_GROUP; group > 1; group /= 2)
-        if (tiles[0] % group == 0) return group;
-    return 1;
+    int64_t tiles[2], best = 1;
+    double units = machine_units(t), least = INFINITY, elements = 0;
+    for (int x = 0; x < 2; x++) {
+        tiles[x] = (tiler_extent(w, w->side[x].row) + s->rows[x] - 1) / s->rows[x];
+        elements += (double)(tiles[x] * s->rows[x]);
+    }
+    if (elements * recipe_tile_depth(w) * 2 < (double)machine_row_of(t)->level[LEVEL_L2].bytes / 2) return 1;
+    for (int64_t group = 1; group <= MOST_GROUP && tiles[0] % group == 0; group *= 2) {
+        double columns = fmin((double)tiles[1], units / (double)group), rows = fmax((double)group, units / columns),
+               read = rows * (double)s->rows[0] + columns * (double)s->rows[1];
+        if (read < 0.9 * least) least = read, best = group;
+    }
+    return best;
 }
 
 /* All shapes, the cheapest first. */
