@@ -14,7 +14,7 @@ enum { SMALL_PART = 16, FEW_ROWS = 8, SMALL_WORK = 1 << 15, WIDE_ROW = 1024, MAN
 enum { FEW_BLOCKS = 64, BLOCK_WORK = 1 << 15 }; /* of a GPU; of one of them */
 enum { FAR_OPERAND = 1 << 16 /* elements */ };
 enum { MANY_PLACES = 8, TRIP_FLOPS = 6 /* for an element to memory and back */ };
-enum { MANY_STEPS = 1 << 12, MOST_PARTS = 64, TILED_WORK = 1 << 22 /* multiply-adds, on a GPU */, NEAR = 6 };
+enum { MANY_STEPS = 1 << 12, MOST_PARTS = 64, TILED_WORK = 1 << 22 /* multiply-adds, on a GPU */, NEAR = 6, MANY_USES = 64 };
 
 static int new_group(sched *s, val root) {
     VEC_PUSH(s->a, &s->groups, (group){ 0 });
@@ -223,14 +223,24 @@ static bool is_near_memory(const sched *s, val v) {
     return false;
 }
 
-/* A contraction takes it, perhaps converted or in another order: it would be computed for each of its sums. What lies more
- * steps away counts as one. */
-static bool is_operand(const sched *s, val v, int steps) {
-    for (uint32_t u = graph_get(s->g, v)->first_use; u; u = s->g->uses.at[u - 1].next) {
-        val user = s->g->uses.at[u - 1].user;
-        const node *n = graph_get(s->g, user);
-        bool passed_on = is_cast(n) || op_is_move((op_code)n->op);
-        if (n->op == OP_dot || (passed_on && (!steps || is_operand(s, user, steps - 1)))) return true;
+/* A contraction takes it, perhaps converted, in another order or with arithmetic that is not stored: it would be computed for
+ * each of its sums. More than MANY_USES of them count as one. */
+static bool is_operand(sched *s, val v) {
+    VEC(val) open = { 0 };
+    arena_reset(s->scratch);
+    sched_unmark(&s->values);
+    for (int at = -1; at < open.n; at++) {
+        if (at >= 0) v = open.at[at];
+        for (uint32_t u = graph_get(s->g, v)->first_use; u; u = s->g->uses.at[u - 1].next) {
+            val user = s->g->uses.at[u - 1].user;
+            const node *n = graph_get(s->g, user);
+            bool stored = s->place[user] == PLACE_ROOT || s->place[user] == PLACE_LEAF,
+                 passed_on = is_cast(n) || op_is_move((op_code)n->op) || (op_is_elementwise((op_code)n->op) && !stored);
+            if (n->op == OP_dot) return true;
+            if (!passed_on || !sched_mark(&s->values, user)) continue;
+            VEC_PUSH(s->scratch, &open, user);
+            if (open.n > MANY_USES) return true;
+        }
     }
     return false;
 }
@@ -243,10 +253,29 @@ static bool is_shared_number(const sched *s, val v, const int_list *groups) {
     return shared;
 }
 
+/* v is computed from that value, constants and small ones alone, in few steps. */
+static bool is_computed_from(const sched *s, val v, val from) {
+    for (int steps = 0; steps < NEAR && v != from; steps++) {
+        const node *n = graph_get(s->g, v);
+        val large = 0;
+        if (s->place[v] != PLACE_NONE || (!op_is_elementwise((op_code)n->op) && !is_cast(n))) return false;
+        for (int i = 0; i < n->n_in; i++) {
+            val x = n->in[i];
+            bool constant = s->place[x] == PLACE_EVERYWHERE && !graph_get(s->g, x)->n_in;
+            if (x == large || constant || is_small(s, x, graph_elems(s->g, v))) continue;
+            if (large) return false;
+            large = x;
+        }
+        if (!large) return false;
+        v = large;
+    }
+    return v == from;
+}
+
 /* Views, and at level 3 values that cost no more to compute than to load: one operand in memory, little arithmetic. A small
  * operand more is let pass where the large one is in memory anyway and no contraction, which reads its operands many times,
  * is among the users: what is normalised by the columns of a batch. */
-static bool cheap_everywhere(const sched *s, val v, const int_list *groups) {
+static bool cheap_everywhere(sched *s, val v, const int_list *groups) {
     const node *n = graph_get(s->g, v);
     if (op_is_move((op_code)n->op)) return true;
     if (s->opts.fusion < 3 || !(op_is_elementwise((op_code)n->op) || is_cast(n))) return false;
@@ -254,15 +283,16 @@ static bool cheap_everywhere(const sched *s, val v, const int_list *groups) {
     bool dots = false, small = false, anyway = true;
     for (int i = 0; i < groups->n; i++) dots |= s->groups.at[groups->at[i]].n_dots > 0;
     if (!is_cast(n) && op_get((op_code)n->op)->flops > 2 &&
-        (dots || is_shared_number(s, v, groups) || !is_near_memory(s, v) || !sched_computes_again(s, v, groups->n)))
+        ((dots && is_operand(s, v)) || is_shared_number(s, v, groups) || !is_near_memory(s, v) ||
+         !sched_computes_again(s, v, groups->n)))
         return false;
     for (int i = 0; i < n->n_in; i++) {
-        if (s->place[n->in[i]] == PLACE_EVERYWHERE || (i && n->in[i] == n->in[0] && !(dots && is_operand(s, v, NEAR))))
-            continue;
+        if (s->place[n->in[i]] == PLACE_EVERYWHERE || (i && n->in[i] == n->in[0] && !(dots && is_operand(s, v)))) continue;
         if (!dots && is_small(s, n->in[i], graph_elems(s->g, v))) {
             small = true;
             continue;
         }
+        if (n->n_in == 2 && n->in[!i] != n->in[i] && is_computed_from(s, n->in[!i], n->in[i])) continue; /* x f(x) loads x */
         loads++;
         anyway = in_memory_anyway(s, n->in[i]);
         if (dtype_size((tn_dtype)graph_get(s->g, n->in[i])->dtype) > dtype_size((tn_dtype)n->dtype) * 4) return false;

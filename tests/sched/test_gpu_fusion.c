@@ -67,6 +67,20 @@ ARENA_TEST(test_squares_beside_contractions) {
     assert_int_equal(written(compile(a, operand), TN_BF16), 2048 * 1024 + 2048 * 512);
 }
 
+/* What comes behind a contraction reads one value of memory and computes a function of it again, though many steps lie between
+ * that and the next contraction's operand: GELU's factor and its gradient. x f(x) reads x alone. */
+ARENA_TEST(test_function_behind_contraction) {
+    const char *text =
+        "graph @g(u bf16[2048,512], w bf16[512,1024], d bf16[2048,512], v bf16[512,1024], z bf16[1024,256]) {\n"
+        " %1 = dot u, w contract=[1]x[0] bf16[2048,1024]\n %2 = mul %1, %1\n %3 = add %2, 1.0\n"
+        " %4 = mul %1, %3\n %5 = tanh %4\n %6 = mul %1, %5\n"
+        " %7 = dot d, v contract=[1]x[0] bf16[2048,1024]\n %8 = mul %5, %5\n %9 = sub 1.0, %8\n %10 = mul %7, %9\n"
+        " %11 = mul %10, 0.5\n %12 = add %11, 0.25\n %13 = mul %12, %1\n %14 = mul %13, 2.0\n %15 = add %14, %7\n"
+        " %16 = dot %15, z contract=[1]x[0] bf16[2048,256]\n"
+        " return %6 as \"y\", %15 as \"g\", %16 as \"r\"\n}";
+    assert_int_equal(written(compile(a, text), TN_BF16), 3 * 2048 * 1024 + 2048 * 256);
+}
+
 /* A gradient that two ways bring: of a table that is read (parts of a sum), and that makes the logits (a contraction). */
 ARENA_TEST(test_contraction_and_sum) {
     const char *text =
@@ -108,6 +122,7 @@ int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_exponentials),
                                         cmocka_unit_test(test_squares),
                                         cmocka_unit_test(test_squares_beside_contractions),
+                                        cmocka_unit_test(test_function_behind_contraction),
                                         cmocka_unit_test(test_contraction_and_sum),
                                         cmocka_unit_test(test_results_behind_contraction),
                                         cmocka_unit_test(test_shared_number) };
