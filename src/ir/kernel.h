@@ -102,10 +102,7 @@ typedef enum kprefetch { /* where to */
 typedef enum kzip { ZIP_LOW, ZIP_HIGH } kzip;
 typedef enum kmajor { K_MAJOR, MN_MAJOR } kmajor; /* what of a matrix lies along memory: the contraction, or its rows */
 typedef enum kasync { ASYNC_COMMIT, ASYNC_COPIES, ASYNC_PRODUCTS } kasync;
-typedef enum kalu {
-    ALU_PLAIN,
-    ALU_APPROXIMATE /* the result will be rounded to f16 or bf16: a function of that precision is enough */
-} kalu;
+typedef enum kalu { ALU_PLAIN, ALU_APPROXIMATE, ALU_COARSE } kalu; /* the result will be rounded to f16 or bf16; to bf16 */
 
 typedef struct kins {
     uint8_t op;    /* kop */

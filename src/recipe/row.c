@@ -54,7 +54,7 @@ static int packed_group(const kernel *k, int n_rows, int64_t n, int lanes, const
     for (int i = 1 + n_rows, nests = 0; i < k->ins.n - n_rows; i++) {
         const kins *in = &k->ins.at[i];
         nests += in->op == K_LOOP;
-        if (in->op == K_ALU && nests > 1) flops += op_get((op_code)in->alu)->flops / (in->mode == ALU_APPROXIMATE ? COARSE : 1);
+        if (in->op == K_ALU && nests > 1) flops += op_get((op_code)in->alu)->flops / (in->mode ? COARSE : 1);
         if (in->op != K_LOAD && in->op != K_STORE) continue;
         int *first = &nest[in->buf];
         bool again = *first > 0 && *first != nests;

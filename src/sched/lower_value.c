@@ -292,8 +292,10 @@ static reg finish_gather(lower *w, const task *t) {
 }
 
 /* Functions with an error of their own need no more of f32 than their results keep. */
-static bool is_approximate(const node *n) {
-    return dtype_is_narrow_float(n->dtype) && op_get((op_code)n->op)->cls == CL_FLT && op_get((op_code)n->op)->ulp > 0.5;
+static kalu precision_of(const node *n) {
+    if (!dtype_is_narrow_float(n->dtype) || op_get((op_code)n->op)->cls != CL_FLT || op_get((op_code)n->op)->ulp <= 0.5)
+        return ALU_PLAIN;
+    return n->dtype == TN_BF16 ? ALU_COARSE : ALU_APPROXIMATE;
 }
 
 static reg finish_elementwise(lower *w, const task *t) {
@@ -305,7 +307,7 @@ static reg finish_elementwise(lower *w, const task *t) {
                 .alu = n->op,
                 .dtype = (uint8_t)dtype_reg((tn_dtype)n->dtype),
                 .src = (uint8_t)dtype_reg(src),
-                .mode = is_approximate(n) ? ALU_APPROXIMATE : ALU_PLAIN,
+                .mode = (uint8_t)precision_of(n),
                 .a = t->r[0],
                 .b = t->r[1],
                 .c = t->r[2],

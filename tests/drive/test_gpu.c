@@ -328,22 +328,28 @@ static void test_unsigned_words(void **state) {
     tn_ctx_free(ctx);
 }
 
-/* exp of all numbers of f16 and bf16, whose kernels may take a faster function: near the value, by the rounding of the dtype
- * and what docs/ir.md gives to a coarse function; before it is rounded, by that alone, where it is fused. */
+/* exp and tanh of all numbers of f16 and bf16, whose kernels may take a faster function: near the value, by the rounding of the
+ * dtype and what docs/ir.md gives to an approximate or coarse function, also where it is fused. */
 static void test_coarse(void **state) {
     (void)state;
     enum { N = 1 << 16 };
     static const struct {
         tn_dtype t;
-        double rounding, smallest, largest;
-    } dtypes[] = { { TN_F16, 0x1p-11, 0x1p-25, 65519.99 }, { TN_BF16, 0x1p-8, 0x1p-126, 0x1.ff0p127 } };
+        double rounding, off, smallest, largest;
+    } dtypes[] = { { TN_F16, 0x1p-11, 0x1p-16, 0x1p-25, 65519.99 }, { TN_BF16, 0x1p-8, 0x1p-11, 0x1p-126, 0x1.ff0p127 } };
+    static const struct {
+        const char *name;
+        double (*of)(double);
+    } functions[] = { { "exp", exp }, { "tanh", tanh } };
     static uint16_t x[N], y[N]; /* not of the heap: a test without a GPU is left from within */
     static float z[N];
     for (int i = 0; i < N; i++) x[i] = (uint16_t)i;
-    for (size_t d = 0; d < COUNT_OF(dtypes); d++) {
+    for (size_t c = 0; c < COUNT_OF(dtypes) * COUNT_OF(functions); c++) {
+        size_t d = c / COUNT_OF(functions), f = c % COUNT_OF(functions);
+        const char *name = functions[f].name;
         tn_ctx *ctx = gpu_ctx();
         tn_graph *g = tn_graph_new(ctx, "coarse");
-        tn_tensor e = tn_exp(tn_input(g, "x", dtypes[d].t, TN_DIMS(N)));
+        tn_tensor in = tn_input(g, "x", dtypes[d].t, TN_DIMS(N)), e = tn_op(g, name, &in, 1, NULL, 0);
         tn_output(e, "y"), tn_output(tn_cast(e, TN_F32), "z");
         tn_compile_opts o = on_gpu(TN_MODE_COMPILED);
         tn_program *p;
@@ -353,17 +359,18 @@ static void test_coarse(void **state) {
         OK(ctx, tn_run(s, TN_BIND({ "x", x }, { "y", y }, { "z", z })));
         double worst = 0;
         for (int i = 0; i < N; i++) {
-            double want = exp(dtype_load(dtypes[d].t, x, i)), got = dtype_load(dtypes[d].t, y, i), wide = (double)z[i];
+            double want = functions[f].of(dtype_load(dtypes[d].t, x, i)), got = dtype_load(dtypes[d].t, y, i),
+                   wide = (double)z[i];
             if (isnan(want) || want > dtypes[d].largest) {
-                if (isnan(want) ? !isnan(got) || !isnan(wide) : !isinf(got)) fail_msg("exp of %04x: %g", i, got);
+                if (isnan(want) ? !isnan(got) || !isnan(wide) : !isinf(got)) fail_msg("%s of %04x: %g", name, i, got);
                 continue;
             }
-            double bound = want * (dtypes[d].rounding + 0x1p-16) + dtypes[d].smallest;
-            if (!(fabs(got - want) <= bound)) fail_msg("exp of %04x: %g, not %g", i, got, want);
-            if (!(fabs(wide - want) <= bound)) fail_msg("exp of %04x as f32: %g, not %g", i, wide, want);
-            if (want > 0x1p-126) worst = fmax(worst, fabs(wide - want) / want);
+            double bound = fabs(want) * (dtypes[d].rounding + (f ? dtypes[d].off : 0x1p-16)) + dtypes[d].smallest;
+            if (!(fabs(got - want) <= bound)) fail_msg("%s of %04x: %g, not %g", name, i, got, want);
+            if (!(fabs(wide - want) <= bound)) fail_msg("%s of %04x as f32: %g, not %g", name, i, wide, want);
+            if (fabs(want) > 0x1p-126) worst = fmax(worst, fabs(wide - want) / fabs(want));
         }
-        printf("exp of %s: off by 2^%.1f\n", tn_dtype_name(dtypes[d].t), log2(worst));
+        printf("%s of %s: off by 2^%.1f\n", name, tn_dtype_name(dtypes[d].t), log2(worst));
         tn_session_free(s);
         tn_program_free(p);
         tn_graph_free(g);

@@ -527,9 +527,10 @@ static void print_param_loop(clike *e, const kins *in) {
     str_addf(e->out, "%s; i%d += %lldL) {\n", in->a ? ")" : "", v, (long long)in->step);
 }
 
-static const char *approximate_name(const clike_language *l, op_code op) {
-    for (size_t i = 0; i < sizeof l->approximate / sizeof *l->approximate && l->approximate[i].name; i++)
-        if (l->approximate[i].op == op) return l->approximate[i].name;
+static const char *approximate_name(const clike_language *l, const kins *in) {
+    for (size_t i = 0; in->mode && i < sizeof l->approximate / sizeof *l->approximate && l->approximate[i].name; i++)
+        if (l->approximate[i].op == (op_code)in->alu)
+            return in->mode == ALU_COARSE ? l->approximate[i].coarse : l->approximate[i].name;
     return NULL;
 }
 
@@ -678,7 +679,7 @@ static void print_instruction(clike *e, reg r) {
     case K_ALU: {
         reg ops[3] = { in->a, in->b, in->c };
         print_result(e, in, r);
-        const char *approximate = in->mode == ALU_APPROXIMATE ? approximate_name(e->l, (op_code)in->alu) : NULL;
+        const char *approximate = approximate_name(e->l, in);
         if (approximate) {
             str_addf(e->out, "%s(", approximate);
             clike_register(e, in->a);

@@ -37,7 +37,7 @@ typedef struct clike_language {
     } own[4];
     struct { /* functions of f32 for results that are rounded to 16 bits; name NULL: no more of them */
         op_code op;
-        const char *name;
+        const char *name, *coarse; /* coarse: to bf16 */
     } approximate[3];
     const char *apart;   /* function: an f32 as it is, in a register that others need not lie beside; NULL: there is none */
     const char *shuffle; /* printf, value: that of the thread of 32 whose number differs by bit h; NULL: there is none */

@@ -66,16 +66,20 @@ const clike_language clike_opencl = {
 
 /* Of numbers that will be rounded to 16 bits. What is below 2^-126 is 0: without .ftz there is a test and two products round
  * the instruction to bring that out. tanh near 0 is x - x^3 / 3 .. - its fourth term is 2^-16.8 of it at 1/2 - and beyond
- * 1 - 2 / (e^2|x| + 1). */
+ * 1 - 2 / (e^2|x| + 1). The unit of tanh is off by up to 2^-11 of it, an eighth of a bf16's rounding and as much as an f16's.
+ */
 #define COARSE                                                                                                                 \
-    "INL float coarse_exp(float x) {\n"                                                                                        \
+    "INL float approximate_exp(float x) {\n"                                                                                   \
     "    float r; asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(x * 1.44269504f)); return r; }\n"                     \
-    "INL float coarse_tanh(float x) {\n"                                                                                       \
+    "INL float approximate_tanh(float x) {\n"                                                                                  \
     "    float a = fabsf(x), z = x * x, e, r, p = __fmaf_rn(z, 0x1.664f48p-6f, -0x1.ba1ba2p-5f);\n"                            \
     "    p = __fmaf_rn(__fmaf_rn(p, z, 0x1.111112p-3f), z, -0x1.555556p-2f);\n"                                                \
     "    asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(e) : \"f\"(a * 2.88539008f));\n"                                          \
     "    asm(\"rcp.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(e + 1.0f));\n"                                                 \
-    "    return copysignf(z < 0.25f ? __fmaf_rn(a * z, p, a) : __fmaf_rn(-2.0f, r, 1.0f), x); }\n"
+    "    return copysignf(z < 0.25f ? __fmaf_rn(a * z, p, a) : __fmaf_rn(-2.0f, r, 1.0f), x); }\n"                             \
+    "#if __CUDA_ARCH__ >= 750\n"                                                                                               \
+    "INL float coarse_tanh(float x) { float r; asm(\"tanh.approx.f32 %0, %1;\" : \"=f\"(r) : \"f\"(x)); return r; }\n"         \
+    "#else\nINL float coarse_tanh(float x) { return approximate_tanh(x); }\n#endif\n"
 
 /* exp(x) = 2^n 2^r, n = floor(x / ln 2) between -126 and 126: a product saturated to [0, 1] counts it in parts of 252, and
  * rounding down leaves n + 127 in the last bits. Beyond, r goes on, and so does what the unit of 2^r gives: infinity, denormals
@@ -202,7 +206,7 @@ const clike_language clike_cuda = {
     .apart = "apart",
     .extreme = { "max_nan", "min_nan" },
     .pack_bf16 = "pack_bf16",
-    .approximate = { { OP_exp, "coarse_exp" }, { OP_tanh, "coarse_tanh" } },
+    .approximate = { { OP_exp, "approximate_exp", "approximate_exp" }, { OP_tanh, "approximate_tanh", "coarse_tanh" } },
     .own = { { "TO_BF16", "return (int32_t)pack_bf16(x, 0.0f);" },
              { "TO_HALF", "uint16_t r; asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(r) : \"f\"(x)); return r;" },
              { "FROM_HALF", "float r; asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(r) : \"h\"((uint16_t)x)); return r;" },
