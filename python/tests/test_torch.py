@@ -356,6 +356,15 @@ class Modules(unittest.TestCase):
         self.assertEqual(d, 3)
         torch.testing.assert_close(f(x.T.contiguous().T, w)[2], (x @ w).T)
 
+    def test_arguments_that_lie_otherwise(self):
+        f, w = torch.compile(lambda x, w: (x @ w, x.sum()), backend="tenon"), torch.randn(6, 3, requires_grad=True)
+        x = torch.randn(4, 12)
+        for a in (x[:, :6], x[:, ::2], x[:, :6].T.contiguous().T, torch.complex(x, -x).conj().imag[:, :6], x[:, :1].expand(4, 6)):
+            for g in (torch.ones(()).expand(4, 3), torch.randn(3, 4).T, torch.randn(4, 6)[:, ::2]):
+                want, got = (a @ w, a.sum()), f(a, w)
+                torch.testing.assert_close(got, want)
+                torch.testing.assert_close(torch.autograd.grad(got[0], [w], g), torch.autograd.grad(want[0], [w], g))
+
     def test_what_tenon_has_not(self):
         fallbacks.clear()
         f = torch.compile(lambda x: torch.special.bessel_j0((x @ x).exp()).sin() + 1, backend="tenon")

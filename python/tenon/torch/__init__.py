@@ -62,12 +62,17 @@ def _is_view_of_input(node: Any, memo: dict[Node, bool]) -> bool:
     return memo[node]
 
 
-def _order(x: torch.Tensor) -> Optional[tuple[int, ...]]:
-    """The axes of x by how far apart their elements lie; None where that is the axes' own order, or where x has gaps."""
+def _order(x: torch.Tensor) -> Any:
+    """The axes of x by how far apart their elements lie; False where x has gaps or is not as it lies: it is copied. None: a
+    contiguous tensor, or no tensor."""
+    if not isinstance(x, torch.Tensor):
+        return None
+    if x.is_conj() or x.is_neg():
+        return False
     if x.is_contiguous():
         return None
     order = tuple(sorted(range(x.dim()), key=lambda i: (-x.stride(i), i)))
-    return order if x.permute(order).is_contiguous() and not x.is_conj() and not x.is_neg() else None
+    return x.permute(order).is_contiguous() and order
 
 
 class _Specialised:
@@ -76,6 +81,7 @@ class _Specialised:
 
     def __init__(self, program: Any, inputs: list[int], outputs: list[tuple], computed: list[Any]):
         self.program, self.inputs, self.outputs, self.computed = program, inputs, outputs, computed
+        self.plain = bool(outputs) and all(c is _TENSOR for c in computed)  # no view of an argument, no number
         self.idle: list[tuple] = []
 
     def run(self, args: Sequence[Any], orders: Sequence[Any]) -> list[Any]:
@@ -89,7 +95,7 @@ class _Specialised:
         held = []
         for row, at in zip(rows, self.inputs):
             x = args[at]
-            if orders[at] is None and not x.is_contiguous() or x.is_conj() or x.is_neg():
+            if orders[at] is False:
                 x = x.resolve_conj().resolve_neg().contiguous()
                 held.append(x)
             row.data = x.data_ptr()
@@ -115,17 +121,26 @@ class Compiled:
         self.results = [result] if self.single else list(result)
         memo: dict[Node, bool] = {}
         self.views = [_is_view_of_input(r, memo) for r in self.results]
+        values = [n.meta.get("val") for n in self.arguments]  # tensors whose sizes and dtypes, which are no complex ones, are known
+        self.fixed = all(isinstance(v, torch.Tensor) and v.dtype in _aten.DTYPES and all(isinstance(d, int) for d in v.shape) for v in values)
         self.programs: dict[Any, Any] = {}  # a _Specialised, or _NOTHING
         self.lock = threading.Lock()
 
     def __call__(self, *args: Any) -> Any:
-        orders = [_order(a) if isinstance(a, torch.Tensor) else None for a in args]
-        key = (generation(), *orders, *[tuple(a.shape) if isinstance(a, torch.Tensor) else a for a in args])
+        if self.fixed:
+            orders = [None if a.is_contiguous() and not a.is_neg() else _order(a) for a in args]
+            key = (generation(), *orders)
+        else:
+            orders = [_order(a) for a in args]
+            key = (generation(), *orders, *[tuple(a.shape) if isinstance(a, torch.Tensor) else a for a in args])
         special = self.programs.get(key)
         if special is None:
             special = self.first(key, args, orders)
         if special is _NOTHING:
             return self.module(*args)
+        if special.plain:
+            out = special.run(args, orders)
+            return out[0] if self.single else tuple(out)
         tensors = iter(special.run(args, orders) if special.outputs else ())
         memo: dict[Node, Any] = dict(zip(self.arguments, args))
         out = [view_of(r, memo) if is_view else next(tensors) if computed is _TENSOR else computed
@@ -174,7 +189,7 @@ class Compiled:
     def input(graph: Graph, name: str, a: torch.Tensor, order: Optional[tuple[int, ...]]) -> Tensor:
         """A tensor whose axes lie in another order is read as it lies: transposed parameters are not copied."""
         t = _aten.dtype_of(a.dtype)
-        if order is None:
+        if not order:
             return graph.input(name, tuple(a.shape), t)
         back = [order.index(i) for i in range(len(order))]
         return graph.input(name, [a.shape[i] for i in order], t).transpose(back)
