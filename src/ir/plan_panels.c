@@ -172,11 +172,22 @@ static bool fill_widened(const filler *f, const char *from, int64_t columns) {
     return true;
 }
 
+/* Words of a byte each of four rows. */
+static bool fill_joined(const filler *f, const char *from, int64_t columns) {
+    if (f->back || f->size != 1 || f->x->packed != 4 || f->x->column.step != 1) return false;
+    const uint8_t *x = (const uint8_t *)from;
+    uint32_t *to = (uint32_t *)(void *)f->to;
+    int64_t next = f->x->packed_stride;
+    for (int64_t i = 0; i < columns; i++)
+        to[i] = x[i] | (uint32_t)x[i + next] << 8 | (uint32_t)x[i + 2 * next] << 16 | (uint32_t)x[i + 3 * next] << 24;
+    return true;
+}
+
 static void fill_row(filler *f, char *from, int64_t columns) {
     int64_t step = f->x->column.step * (int64_t)f->size;
     size_t size = f->x->packed ? sizeof(uint32_t) : f->size, filled = (size_t)columns * size, all = (size_t)f->width * size;
     if (f->x->packed) {
-        if (!fill_widened(f, from, columns))
+        if (!fill_widened(f, from, columns) && !fill_joined(f, from, columns))
             for (int64_t i = 0; i < columns; i++) fill_word(f, from + i * step, f->to + (size_t)i * size);
     } else if (f->x->column.step == 1) {
         copy(f, from, f->to, filled);

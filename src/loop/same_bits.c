@@ -41,6 +41,7 @@ static bool is_free(const kernel *k, const loop_step *s, bool parts) {
     case STEP_prepack:
     case STEP_tile:
     case STEP_pipeline:
+    case STEP_join_bytes:
     case STEP_skip_masked:
     case STEP_prefetch_rows:
     case STEP_prefetch_results:

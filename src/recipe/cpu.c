@@ -12,6 +12,8 @@ kernel *recipe_cpu(kernel *k, const target *t, const schedule **out) {
     else
         recipe_tile_nest(&r);
     recipe_do(&r, "multiply_add");
+    for (int b = 0; b < r.k->bufs.n; b++)
+        if (r.k->bufs.at[b].panels && r.k->bufs.at[b].dtype == TN_U8) recipe_try(&r, "join_bytes b%d", b);
     recipe_sparse(&r);
     recipe_prefetch(&r);
     recipe_nontemporal(&r);

@@ -296,6 +296,7 @@ static const char *random_step(const kernel *k, rng *r, arena *a) {
     case STEP_parallel:
         return arena_printf(a, "%s %s", name, v);
     case STEP_prepack:
+    case STEP_join_bytes:
     case STEP_prefetch_results:
         return arena_printf(a, "%s b%d", name, b);
     case STEP_nontemporal:
