@@ -128,7 +128,8 @@ static void add_rounding(const graph *g, val v, eval_value want, eval_value size
     if (!dtype_is_float(t) || o->cls == CL_SOURCE || o->cls == CL_RANDOM) return;
     if (eval_is_sum(n)) {
         double inner = t == TN_F64 ? u : 0x1p-24; /* halves accumulate in f32 */
-        for (int64_t i = 0; i < count; i++) bound[i] += ((n_terms(g, v) + 4) * inner + 4 * u) * number(size, i);
+        for (int64_t i = 0; i < count; i++)
+            bound[i] += ((n_terms(g, v) + 4) * inner + 4 * u) * number(size, i) + 2 * u * dtype_smallest_normal(t);
         return;
     }
     bool elementwise = is_elementwise(n);
