@@ -11,7 +11,7 @@ from typing import Any, Mapping, Optional
 
 import numpy as np
 
-from . import _abi
+from . import _abi, _dtypes
 from ._core import Graph, _shape
 from ._dtypes import BY_CODE, DType, dtype
 from ._function import LEAF, _Entry, _functions, _signature, is_array
@@ -39,9 +39,10 @@ class Model:
     """A model in memory. Call it with arrays, in the order of `inputs` or by name; it returns its outputs (one: itself)."""
 
     def __init__(self, path: Any, *, dims: Optional[Mapping[str, int]] = None, parameters: bool = False,
-                 plain_convolutions: bool = False, context: Optional[Context] = None, **options: Any):
+                 plain_convolutions: bool = False, dtype: Any = "f32", context: Optional[Context] = None, **options: Any):
         self.context, self._dims, self._options = context or default_context(), dict(dims or {}), options
-        self._parameters, self._plain_convolutions = parameters, plain_convolutions
+        self._dtype = _dtypes.dtype(dtype)
+        self._parameters, self._plain_convolutions = parameters, plain_convolutions or self._dtype != _dtypes.float32
         out = ctypes.c_void_p()
         with self.context.lock:
             self.context.check(lib.tn_onnx_open(self.context.pointer, str(path).encode(), ctypes.byref(out)))
@@ -76,7 +77,11 @@ class Model:
         out = ctypes.c_void_p()
         with self.context.lock:
             self.context.check(lib.tn_onnx_import(self._handle.pointer, ctypes.byref(opts), ctypes.byref(out)))
-        return Graph("model", context=self.context, _pointer=out.value)
+        graph = Graph("model", context=self.context, _pointer=out.value)
+        if self._dtype != _dtypes.float32:
+            with self.context.lock:
+                self.context.check(lib.tn_graph_contract_in(graph.pointer, self._dtype.code))
+        return graph
 
     def _named(self, args: tuple, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         if len(args) > len(self.inputs):
@@ -137,11 +142,12 @@ class Model:
 
 
 def load(path: Any, *, dims: Optional[Mapping[str, int]] = None, parameters: bool = False, plain_convolutions: bool = False,
-         context: Optional[Context] = None, **options: Any) -> Model:
+         dtype: Any = "f32", context: Optional[Context] = None, **options: Any) -> Model:
     """Opens a model. dims: sizes of named dims ("batch"), for `graph`. parameters: floating-point initializers become parameters,
     which can be trained and set in sessions. plain_convolutions: 3x3 layers of many channels are sums of products, too, rather than
-    computed by Winograd's way. Options are those of Graph.compile."""
-    return Model(path, dims=dims, parameters=parameters, plain_convolutions=plain_convolutions, context=context, **options)
+    computed by Winograd's way. dtype: "bf16" or "f16" is what products and convolutions read and give (docs/models.md); inputs and
+    outputs stay as they are. Options are those of Graph.compile."""
+    return Model(path, dims=dims, parameters=parameters, plain_convolutions=plain_convolutions, dtype=dtype, context=context, **options)
 
 
 def save(graph: Graph, path: Any, *, training: bool = False, external: bool = False) -> None:

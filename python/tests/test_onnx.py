@@ -37,6 +37,22 @@ class Models(unittest.TestCase):
     def tearDown(self):
         self.folder.cleanup()
 
+    def test_contractions_of_16_bits(self):
+        w, c = f32(12, 3), f32(4, 3, 3, 3)
+        write(self.path, [helper.make_node("Conv", ["x", "c"], ["h"], pads=[1, 1, 1, 1]), helper.make_node("Relu", ["h"], ["r"]),
+                          helper.make_node("GlobalAveragePool", ["r"], ["p"]), helper.make_node("Flatten", ["p"], ["f"]),
+                          helper.make_node("Concat", ["f", "f", "f"], ["l"], axis=1), helper.make_node("MatMul", ["l", "w"], ["y"])],
+              [("x", TensorProto.FLOAT, [2, 3, 6, 6])], [("y", TensorProto.FLOAT, [2, 3])], [("w", w), ("c", c)])
+        x = f32(2, 3, 6, 6)
+        want = tenon.onnx.load(self.path)(x)
+        for t, near in (("bf16", 2e-2), (tenon.float16, 3e-3)):
+            got = tenon.onnx.load(self.path, dtype=t)(x)
+            self.assertEqual(got.dtype, np.float32)
+            self.assertFalse(np.array_equal(got, want))
+            np.testing.assert_allclose(got, want, atol=near * np.abs(want).max() * 4)
+        with self.assertRaisesRegex(tenon.DTypeError, "bf16 or f16"):
+            tenon.onnx.load(self.path, dtype="i8")(x)
+
     def test_a_batch_of_any_size(self):
         w, b = f32(6, 3), f32(3)
         write(self.path, [helper.make_node("Gemm", ["x", "w", "b"], ["h"]), helper.make_node("Softmax", ["h"], ["y"])],
