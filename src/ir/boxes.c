@@ -7,8 +7,8 @@ typedef struct place { /* a piece in memory: what threads and constants add up t
     int64_t at, edge[MOST_EDGES];
     bool there;
 } place;
-typedef struct side { /* what a run copies into one shared buffer */
-    const kins *load; /* the first one */
+typedef struct side { /* what a run copies into one shared buffer, or sends from it */
+    const kins *in;   /* the first instruction with a place in memory */
     int to;
     affine at;                     /* of all threads, without its base */
     const kmask *edge[MOST_EDGES]; /* masks that differ from thread to thread */
@@ -27,6 +27,7 @@ typedef struct finder {
     int64_t *value;            /* [vars] the thread's */
     side side[2];
     int n_sides;
+    bool sent; /* to memory */
     kmaps *maps;
     kboxes *out;
 } finder;
@@ -90,6 +91,10 @@ static int64_t most_masked(const finder *f, affine x) {
 
 /* ---- the run ---- */
 
+/* Of a copy: the instruction with a place in memory, and the one with a place in shared memory. */
+static const kins *in_memory(const finder *f, reg r) { return &f->k->ins.at[r + f->sent]; }
+static const kins *in_shared(const finder *f, reg r) { return &f->k->ins.at[r + !f->sent]; }
+
 static bool find_loops(finder *f) {
     const kernel *k = f->k;
     int64_t threads = 1;
@@ -108,21 +113,24 @@ static bool find_loops(finder *f) {
 }
 
 static bool find_run(finder *f) {
-    for (f->to = f->from; f->to + 1 < (reg)f->k->ins.n && kernel_is_bulk(&f->k->ins.at[f->to]); f->to += 2) {
-        const kins *load = &f->k->ins.at[f->to], *store = load + 1;
-        const kbuf *from = &f->k->bufs.at[load->buf];
+    f->sent = f->out->sent = kernel_is_sent(f->k, &f->k->ins.at[f->from]);
+    for (f->to = f->from; f->to + 1 < (reg)f->k->ins.n && kernel_is_bulk(&f->k->ins.at[f->to]) &&
+                          kernel_is_sent(f->k, &f->k->ins.at[f->to]) == f->sent;
+         f->to += 2) {
+        const kins *load = &f->k->ins.at[f->to], *memory = in_memory(f, f->to), *shared = in_shared(f, f->to);
         int x = 0;
         if (load->lanes != LANES || dtype_size((tn_dtype)load->src) != 2)
             return refuse(f, "an operand does not lie in pieces of 16 bytes");
-        if (store->op != K_STORE || store->n_mask || !f->k->bufs.at[store->buf].swizzled || from->kind != KB_IN)
+        if (load[1].op != K_STORE || shared->n_mask || !f->k->bufs.at[shared->buf].swizzled ||
+            f->k->bufs.at[memory->buf].kind != (f->sent ? KB_OUT : KB_IN))
             return refuse(f, "not every thread has pieces of an operand");
-        while (x < f->n_sides && f->side[x].to != store->buf) x++;
+        while (x < f->n_sides && f->side[x].to != shared->buf) x++;
         if (x == 2) return refuse(f, "a block of more than two operands");
         side *s = &f->side[x];
-        if (x == f->n_sides) f->n_sides++, *s = (side){ .load = load, .to = store->buf, .at = common(f, load->idx) };
-        if (s->load->buf != load->buf || !affine_equal(s->at, common(f, load->idx)) || common(f, store->idx).n)
+        if (x == f->n_sides) f->n_sides++, *s = (side){ .in = memory, .to = shared->buf, .at = common(f, memory->idx) };
+        if (s->in->buf != memory->buf || !affine_equal(s->at, common(f, memory->idx)) || common(f, shared->idx).n)
             return refuse(f, "the pieces of an operand are not beside each other in memory");
-        if (s->n == 0 || store->idx.base < s->first) s->first = store->idx.base;
+        if (s->n == 0 || shared->idx.base < s->first) s->first = shared->idx.base;
         s->n += f->k->block_threads;
     }
     f->out->end = f->to;
@@ -133,15 +141,15 @@ static bool find_run(finder *f) {
 static bool find_masks(finder *f) {
     kmask *all = NULL;
     for (reg r = f->from; r < f->to; r += 2) {
-        const kins *in = &f->k->ins.at[r];
-        side *s = f->side[0].to == in[1].buf ? &f->side[0] : &f->side[1];
+        const kins *in = in_memory(f, r);
+        side *s = f->side[0].to == in_shared(f, r)->buf ? &f->side[0] : &f->side[1];
         int n = 0, edges = 0;
         if (!all) all = ARENA_ARRAY(f->k->a, kmask, in->n_mask + 1), f->out->mask = all;
         for (int m = 0; m < in->n_mask; m++) {
             const kmask *x = &in->mask[m];
             if (differs(f, in, m)) {
                 if (edges == MOST_EDGES) return refuse(f, "an operand has too many edges");
-                if (in == s->load) s->edge[s->n_edges++] = x;
+                if (in == s->in) s->edge[s->n_edges++] = x;
                 if (edges >= s->n_edges || s->edge[edges]->lo != x->lo || s->edge[edges]->hi != x->hi ||
                     !affine_equal(common(f, s->edge[edges]->e), common(f, x->e)))
                     return refuse(f, "the pieces of an operand have several edges");
@@ -172,9 +180,9 @@ static bool find_places(finder *f) {
     for (int x = 0; x < f->n_sides; x++) f->side[x].places = ARENA_ARRAY(f->k->a, place, f->side[x].n);
     do {
         for (reg r = f->from; r < f->to; r += 2) {
-            const kins *in = &f->k->ins.at[r];
-            side *s = f->side[0].to == in[1].buf ? &f->side[0] : &f->side[1];
-            int64_t to = own(f, in[1].idx) - s->first, i = to / LANES;
+            const kins *in = in_memory(f, r);
+            side *s = f->side[0].to == in_shared(f, r)->buf ? &f->side[0] : &f->side[1];
+            int64_t to = own(f, in_shared(f, r)->idx) - s->first, i = to / LANES;
             if (to < 0 || to % LANES || i >= s->n || s->places[i].there)
                 return refuse(f, "the pieces of an operand leave gaps in shared memory");
             s->places[i] = (place){ .at = own(f, in->idx), .there = true };
@@ -200,13 +208,13 @@ static int find_map(finder *f, const kmap *x) {
 /* Rows of 128 bytes in shared memory, each of which lies in one piece; the first ones of them so far apart, that many to a box.
  */
 static bool find_rows(finder *f, const side *s, kmap *out) {
-    int64_t per_row = ROW / LANES, rows = s->n / per_row, elems = f->k->bufs.at[s->load->buf].elems;
+    int64_t per_row = ROW / LANES, rows = s->n / per_row, elems = f->k->bufs.at[s->in->buf].elems;
     const place *p = s->places;
     if (s->n % per_row || rows < 2 || s->first % (s->n * LANES)) return refuse(f, "a block is no whole number of rows");
     for (int64_t i = 0; i < s->n; i++)
         if (p[i].at != p[i / per_row * per_row].at + i % per_row * LANES)
             return refuse(f, "rows of an operand do not lie in pieces of 128 bytes");
-    *out = (kmap){ .buf = s->load->buf, .pitch = p[per_row].at - p[0].at, .box_rows = 1 };
+    *out = (kmap){ .buf = s->in->buf, .pitch = p[per_row].at - p[0].at, .box_rows = 1 };
     while (out->box_rows < rows && out->box_rows < MOST_ROWS &&
            p[out->box_rows * per_row].at - p[(out->box_rows - 1) * per_row].at == out->pitch)
         out->box_rows++;
@@ -301,7 +309,7 @@ bool kernel_maps(const kernel *k, kmaps *out, int *stages, str *why) {
     for (reg r = 1; r < (reg)k->ins.n; r++) {
         if (!kernel_is_bulk(&k->ins.at[r])) continue;
         if (!kernel_boxes(k, r, out, &boxes, why)) return false;
-        if (boxes.stage >= *stages) *stages = (int)boxes.stage + 1;
+        if (!boxes.sent && boxes.stage >= *stages) *stages = (int)boxes.stage + 1;
         r = boxes.end - 1;
     }
     return true;
@@ -350,6 +358,7 @@ bool kernel_turns(const kernel *k, kturns *out, str *why) {
         if (waits && out->first && !out->first_end) out->first_end = r;
         if (in->op == K_ASYNC && in->mode == ASYNC_PRODUCTS && !in->pending) done = serial ? 0 : r, out->again = 0;
         if (in->op == K_BARRIER && done && !serial && !out->again) out->again = r;
+        if (kernel_is_sent(k, in)) continue;
         if (in->op == K_MATRIX || kernel_is_bulk(in)) done = out->again = 0;
         if (in->op == K_BARRIER && in->mode != BARRIER_BLOCK) nests = 2;
         if (!kernel_is_bulk(in)) continue;

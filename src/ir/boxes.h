@@ -1,16 +1,17 @@
 /* boxes.h - what bulk copies move (LOAD_BULK): the pieces of all threads of a thread block, as boxes of a matrix in memory,
- * which one thread asks for (TMA).
+ * which one thread asks for (TMA); or, from shared memory, sends there.
  *
  * The kernel says what each thread copies, as with any other copy; boxes are found in that and proved. A run of copies, one
- * directly behind the other, fills one stage of each of its shared buffers. Rows of 128 bytes there are rows of a box, swizzled
- * as kbuf.swizzled says. What lies beyond the matrix is 0: so masks that say where it ends need not be tested. Other masks must
- * be the same for all threads: where one fails, nothing is copied, and nothing may read that stage then. */
+ * directly behind the other, fills one stage of each of its shared buffers, or empties them. Rows of 128 bytes there are rows
+ * of a box, swizzled as kbuf.swizzled says. What lies beyond the matrix is 0: so masks that say where it ends need not be
+ * tested. Other masks must be the same for all threads: where one fails, nothing is copied, and nothing may read that stage
+ * then. Nothing is sent beyond the matrix. */
 #ifndef TN_IR_BOXES_H
 #define TN_IR_BOXES_H
 
 #include "ir/kernel.h"
 
-enum { KERNEL_MOST_MAPS = 16, KERNEL_MOST_BOXES = 16 /* of a run */ };
+enum { KERNEL_MOST_MAPS = 24, KERNEL_MOST_BOXES = 16 /* of a run */ };
 
 typedef struct kmap { /* a matrix of 2-byte elements that boxes are of */
     int buf;          /* all of it is the matrix */
@@ -35,9 +36,13 @@ typedef struct kboxes { /* a run of copies */
     const kmask *mask; /* [n_mask] of all threads */
     int n_mask;
     int64_t stage, bytes; /* bytes: of all boxes */
+    bool sent;            /* from shared memory */
 } kboxes;
 
 static inline bool kernel_is_bulk(const kins *in) { return in->op == K_LOAD && in->mode == LOAD_BULK; }
+static inline bool kernel_is_sent(const kernel *k, const kins *in) {
+    return kernel_is_bulk(in) && k->bufs.at[in->buf].kind == KB_SHARED;
+}
 /* The run that begins with the bulk copy r; maps grow by those that it needs and are not there. False, with the reason. */
 bool kernel_boxes(const kernel *k, reg r, kmaps *maps, kboxes *out, str *why);
 /* All of a kernel, in order; *stages: how many there are. */

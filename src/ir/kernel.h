@@ -80,7 +80,7 @@ typedef enum kload { /* when a LOAD is issued */
                      LOAD_UNMASKED,       /* hoisted, and no value is used where a mask does not hold */
                      LOAD_REMATERIALISED, /* what was computed from the element before is computed again */
                      LOAD_ASYNC, /* GPU: the store behind it puts it in shared memory; done when threads have met (cp.async) */
-                     LOAD_BULK   /* the same by one thread for all, in boxes of matrices (TMA): boxes.h */
+                     LOAD_BULK   /* the same by one thread for all, in boxes of matrices (TMA), or out of there: boxes.h */
 } kload;
 typedef enum kstore {
     STORE_PLAIN,
@@ -203,6 +203,7 @@ typedef struct krole {
 } krole;
 
 enum { MAX_LOOPS = 64 }; /* variables of a kernel in the scalar form: sets of them are words */
+enum { STAGED_IN_ORDER = 1, STAGED_IN_BOXES };
 typedef struct kvar_info {
     char name[12];
     ext extent;
@@ -214,7 +215,7 @@ typedef struct kvar_info {
     int threads; /* GPU: of a thread block, that share a row, or a sum (split-K); 0: it is not bound */
     int matrix;  /* GPU: a thread block has so many of these rows, which matrix units multiply; 0: threads do */
     int group;   /* GPU: blocks of so many tiles of these rows are neighbours in the grid; 0, 1: those of columns are */
-    bool staged; /* GPU: of columns that matrix units multiply: results go through shared memory */
+    int staged;  /* GPU: of columns that matrix units multiply: results go through shared memory, or leave it in boxes */
     int steps;   /* GPU: of a sum: so many at a time have their operands in shared memory (K block); 0: they have not */
     bool bulk;   /* .. to which they are copied in boxes */
 } kvar_info;

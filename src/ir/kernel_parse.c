@@ -406,7 +406,7 @@ static void buffer_text(reader *p) {
     b.elems = size_text(p, 0, "a length");
     read_expect(p, "]");
     b.swizzled = b.kind == KB_SHARED && read_accept(p, "swizzled");
-    b.late = b.kind >= KB_SHARED && !b.swizzled && read_accept(p, "late");
+    b.late = b.kind >= KB_SHARED && read_accept(p, "late");
     b.loose = b.kind < KB_LOCAL && read_accept(p, "loose");
     if (b.fixed && read_accept(p, "panels")) {
         b.panels_of = p->k->bufs.n;
@@ -431,7 +431,7 @@ static void var_text(reader *p) {
     if (read_accept(p, "unroll")) v.role.unroll = (int)read_int_in(p, 2, 1025, "2 to 1024 copies");
     if (read_accept(p, "threads")) v.threads = (int)read_int_in(p, 1, 1025, "1 to 1024 threads");
     if (read_accept(p, "matrix")) v.matrix = (int)read_int_in(p, 1, 1025, "1 to 1024 rows");
-    v.staged = v.matrix && read_accept(p, "staged");
+    if (v.matrix) v.staged = read_accept(p, "staged") ? STAGED_IN_ORDER : read_accept(p, "boxed") ? STAGED_IN_BOXES : 0;
     if (v.matrix && read_accept(p, "group")) v.group = (int)read_int_in(p, 1, 1025, "1 to 1024 tiles");
     if (read_accept(p, "steps")) v.steps = (int)read_int_in(p, 1, 1025, "1 to 1024 steps");
     v.bulk = v.steps && read_accept(p, "bulk");

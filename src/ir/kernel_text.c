@@ -219,7 +219,8 @@ static void print_var(const kernel *k, const kvar_info *v, str *out) {
     if (v->role.lanes > 1) str_addf(out, " lanes %d", v->role.lanes);
     if (v->role.unroll > 1) str_addf(out, " unroll %d", v->role.unroll);
     if (v->threads) str_addf(out, " threads %d", v->threads);
-    if (v->matrix) str_addf(out, " matrix %d%s", v->matrix, v->staged ? " staged" : "");
+    if (v->matrix)
+        str_addf(out, " matrix %d%s", v->matrix, v->staged == STAGED_IN_BOXES ? " boxed" : v->staged ? " staged" : "");
     if (v->group) str_addf(out, " group %d", v->group);
     if (v->steps) str_addf(out, " steps %d%s", v->steps, v->bulk ? " bulk" : "");
     str_add(out, "\n");
@@ -241,7 +242,7 @@ static void print_buf(const kernel *k, int b, str *out) {
     const kbuf *x = &k->bufs.at[b];
     str_addf(out, "b%d %s %s[", b, x->fixed ? "fixed" : modes[x->kind], dtype_name((tn_dtype)x->dtype));
     ext_print(k->params, x->elems, false, out);
-    str_add(out, x->swizzled ? "] swizzled" : x->late ? "] late" : x->loose ? "] loose" : "]");
+    str_addf(out, "]%s%s%s", x->swizzled ? " swizzled" : "", x->late ? " late" : "", x->loose ? " loose" : "");
     if (!x->panels) return;
     str_add(out, " panels ");
     if (x->panels_of != b) str_addf(out, "of b%d ", x->panels_of);

@@ -170,7 +170,7 @@ static bool without_roles(const tiler *w, kernel *plain, str *why) {
         bool row = v == w->side[0].row || v == w->side[1].row;
         if (x->role.lanes > 1 || (x->role.unroll > 1 && !row))
             return step_refuse(why, "loop %s is vectorized or unrolled, which threads do not write", x->name);
-        x->role.unroll = 1, x->threads = x->steps = x->matrix = x->group = 0, x->staged = x->bulk = false;
+        x->role.unroll = 1, x->threads = x->steps = x->matrix = x->group = x->staged = 0, x->bulk = false;
     }
     return k->par_var < 0 || step_refuse(why, "threads of a processor share the loops already");
 }

@@ -25,7 +25,7 @@ typedef struct tile_shape {
     int t[2], n[2]; /* of m and n: tile of a thread, threads */
     int split_k;    /* threads along the contraction */
     bool matrix;    /* matrix units multiply: a thread's tile are the fragments that it has */
-    bool staged;    /* and its results go through shared memory */
+    int staged;     /* and how its results go through shared memory */
     int group;      /* and blocks of so many tiles of rows are neighbours in the grid */
     bool bulk;      /* K blocks are copied in boxes */
     k_block b;

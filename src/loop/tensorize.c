@@ -18,7 +18,9 @@ bool step_tensorize(kernel **k, const loop_step *s, str *why) {
     }
     if (!strcmp(s->arg[0].word, s->arg[2].word)) return step_refuse(why, "%s twice: expected two loops", s->arg[0].word);
     for (int x = 0; x < 4; x += 2) (*k)->vars.at[step_loop(*k, s, x, why)].matrix = (int)s->arg[x + 1].n;
-    (*k)->vars.at[step_loop(*k, s, 2, why)].staged = step_flag(s, "staged");
+    (*k)->vars.at[step_loop(*k, s, 2, why)].staged = step_flag(s, "boxed")    ? STAGED_IN_BOXES
+                                                     : step_flag(s, "staged") ? STAGED_IN_ORDER
+                                                                              : 0;
     int64_t group = step_option(s, "group", 0);
     if (group < 0 || group > MOST_GROUP) return step_refuse(why, "a group of %lld tiles", (long long)group);
     (*k)->vars.at[step_loop(*k, s, 0, why)].group = (int)group;
@@ -82,6 +84,18 @@ static bool find_copy(tiler *w, int x, str *why) {
     return step_refuse(why, "operand %s does not lie in pieces of 4 bytes", name);
 }
 
+/* Results leave in boxes where each is one element of 16 bits of every sum. */
+static bool are_boxed(const tiler *w, str *why) {
+    bool boxed = w->s.bulk;
+    int stores = 0;
+    for (int i = w->end + 1; i < w->k->ins.n && boxed; i++) {
+        const kins *in = tiler_at(w, i);
+        if (in->op == K_STORE) boxed = ++stores <= 2 && dtype_size((tn_dtype)in->dtype) == 2 && !in->dyn && !in->n_mask;
+    }
+    return boxed ||
+           step_refuse(why, "boxed: K blocks do not come in boxes, or results are not one or two of 16 bits for each sum");
+}
+
 bool tiler_matrix_access(tiler *w, str *why) {
     if (tiler_at(w, w->acc)->dtype != TN_F32 || tiler_at(w, w->upd)->packed) return step_refuse(why, "the sums are no f32");
     for (int x = 0; x < 2; x++) {
@@ -90,12 +104,12 @@ bool tiler_matrix_access(tiler *w, str *why) {
         if (pieces > MOST_PIECES)
             return step_refuse(why, "a thread copies %lld pieces of operand %s; the limit is %d", (long long)pieces,
                                x ? "B" : "A", MOST_PIECES);
-        w->side[x].lanes = !x ? 1 : w->s.staged ? STAGED_LANES : 2, w->side[x].pitch = KERNEL_MATRIX;
+        w->side[x].lanes = !x ? 1 : w->s.staged == STAGED_IN_ORDER ? STAGED_LANES : 2, w->side[x].pitch = KERNEL_MATRIX;
         w->side[x].tail = tiler_extent(w, w->side[x].row) % (tiler_rows(w, x) * (x ? 1 : w->s.group)) != 0;
     }
     if (tiler_at(w, w->side[0].operand)->src != tiler_at(w, w->side[1].operand)->src)
         return step_refuse(why, "one operand is bf16, and the other f16");
-    return true;
+    return w->s.staged != STAGED_IN_BOXES || are_boxed(w, why);
 }
 
 /* ---- the kernel ---- */
@@ -182,4 +196,81 @@ static void write_staged(tile_writer *w, reg acc) {
     }
 }
 
-void tiler_write_fragments(tile_writer *w, reg acc) { (w->w->s.staged ? write_staged : write_results)(w, acc); }
+/* ---- results that leave in boxes ---- */
+
+typedef struct boxed { /* a result: where a thread block has some columns of it, 64 behind the other */
+    int store, buf;    /* store: in the scalar kernel */
+} boxed;
+
+/* The stores of one vector of sums, written from instruction `from` on, go to shared memory instead. */
+static void put_boxed(tile_writer *w, const boxed *all, int from, affine at) {
+    for (int n = 0; from < w->o->ins.n; from++) {
+        kins *in = &w->o->ins.at[from];
+        if (in->op == K_STORE) in->buf = (uint16_t)all[n++].buf, in->idx = at, in->n_mask = 0;
+    }
+}
+
+/* A thread's pieces of result x, 16 bytes each, of the columns of the tile from `first` on; they begin at element `from`. */
+static void send(tile_writer *w, const boxed *x, const tile_results *r, int64_t first, int64_t from) {
+    enum { TURNS = KERNEL_MATRIX * KERNEL_MATRIX / STAGED_LANES / KERNEL_WARPGROUP };
+    const tiler *t = w->w;
+    arena *a = w->o->a;
+    tile_layout l = tiler_staged_layout();
+    affine down = affine_scale(a, tiler_number(w, l.bits, w->thread_bits - l.bits, 0), KERNEL_MATRIX),
+           across = affine_scale(a, tiler_number(w, 0, l.field[0].bits, 0), STAGED_LANES);
+    down = build_plus(a, down, tiler_number(w, l.field[1].lo, l.field[1].bits, 0), 1);
+    for (int c = 0; c < TURNS; c++) {
+        affine row = affine_offset(down, c * KERNEL_MATRIX / TURNS), m = build_plus(a, w->tile[0], row, 1),
+               n = affine_offset(build_plus(a, w->tile[1], across, 1), first);
+        build_places p = { .along = t->side[1].row, .lanes = STAGED_LANES, .varies = r->on[1] };
+        build_put(&p, t->side[0].row, m), build_put(&p, t->side[1].row, n);
+        if (t->side[0].tail) build_bound(&p, m, tiler_extent(t, t->side[0].row), 0);
+        if (t->side[1].tail) build_bound(&p, n, tiler_extent(t, t->side[1].row), 1);
+        reg v = build_load(w->o, x->buf, affine_offset(build_plus(a, across, row, KERNEL_MATRIX), from), STAGED_LANES);
+        kins *load = &w->o->ins.at[v];
+        load->dtype = (uint8_t)dtype_reg((tn_dtype)load->src), load->mode = LOAD_BULK;
+        w->c.to[tiler_at(t, x->store)->a] = v;
+        build_copy(&w->c, x->store, &p);
+    }
+}
+
+/* Fragments go to shared memory as they are, but in 16 bits, and boxes of that to memory: 64 columns at a time, while the ones
+ * before them are on the way. */
+static void write_boxed(tile_writer *w, reg acc) {
+    const tiler *t = w->w;
+    tile_results r = tiler_find_results(t);
+    reg *to[2] = { w->c.to, ARENA_ARRAY(w->o->a, reg, t->k->ins.n) };
+    boxed all[2];
+    int n = 0, parts = (int)tiler_rows(t, 1) / KERNEL_MATRIX;
+    int64_t part = tiler_rows(t, 0) * KERNEL_MATRIX;
+    for (int i = t->end + 1; i < t->k->ins.n; i++) {
+        if (tiler_at(t, i)->op != K_STORE) continue;
+        all[n] = (boxed){ i, build_buffer(w->o, tiler_at(t, i)->dtype, KB_SHARED, part * (parts > 1 ? 2 : 1)) };
+        kbuf *buf = &w->o->bufs.at[all[n++].buf];
+        buf->late = buf->swizzled = true;
+    }
+    affine fragment = build_plus(w->o->a, w->thread[1], w->thread[0], KERNEL_MATRIX),
+           row = build_plus(w->o->a, w->tile[0], w->thread[0], 1), column = build_plus(w->o->a, w->tile[1], w->thread[1], 1);
+    for (int p = 0; p < parts; p++) {
+        build_barrier(w->o);
+        for (int j = 0; j < KERNEL_MATRIX / 8; j++)
+            for (int h = 0; h < 2; h++) {
+                kins sums = { .op = K_LANES, .dtype = TN_F32, .a = acc, .lanes = 2 };
+                sums.first_lane = 4 * (j + p * KERNEL_MATRIX / 8) + 2 * h;
+                w->c.to = to[h];
+                reg v = kernel_push(w->o, sums);
+                int from = w->o->ins.n;
+                tiler_write_result(w, &r, affine_offset(row, 8 * h), affine_offset(column, p * KERNEL_MATRIX + 8 * j), v,
+                                   h == 0, j + p == 0);
+                put_boxed(w, all, from, affine_offset(fragment, p % 2 * part + 8 * h * KERNEL_MATRIX + 8 * j));
+                if (h + j + p == 0) memcpy(to[1], to[0], sizeof *to[0] * (size_t)t->k->ins.n);
+            }
+        build_barrier(w->o);
+        for (int x = 0; x < n; x++) send(w, &all[x], &r, p * KERNEL_MATRIX, p % 2 * part);
+    }
+}
+
+void tiler_write_fragments(tile_writer *w, reg acc) {
+    int staged = w->w->s.staged;
+    (staged == STAGED_IN_BOXES ? write_boxed : staged ? write_staged : write_results)(w, acc);
+}

@@ -13,6 +13,7 @@ typedef struct tensor_shape {
     int stages;        /* 1: the loop is not pipelined */
     int64_t group;     /* tiles of rows that are neighbours in the grid */
     bool staged, bulk; /* bulk: K blocks are copied in boxes */
+    bool boxed;        /* what is staged leaves in boxes */
     double cost;
 } tensor_shape;
 
@@ -21,6 +22,7 @@ enum { MOST_STAGES = 4, MOST_SHAPES = 3 * 2 * MOST_STAGES, MOST_GROUP = 8 };
 typedef struct tensor_work {
     double blocks; /* of K */
     double behind; /* cycles of a multiprocessor for what is computed with a result, and for what that moves besides it */
+    bool boxed;    /* results can leave in boxes, and nothing as large is read behind the sums */
 } tensor_work;
 
 static double shared_bytes(const tensor_shape *s) { /* results are staged where K blocks lay */
@@ -48,7 +50,11 @@ static double cost_of(const tiler *w, const tensor_shape *s, const tensor_work *
     if (at_once < 2 && s->stages < MOST_STAGES) step *= 1.1;
     double latency = part_fetch(m) * m->ghz * (s->stages == 1 ? work->blocks : 1);
     double behind = work->behind * (at_once < 2 ? 0.6 : 0.45), next = 2800;
-    double tile = work->blocks * step + latency + at_once * rows * columns * (behind + (s->staged ? 0.05 : 1.0 / 6));
+    double tile = work->blocks * step + latency +
+                  at_once * rows * columns *
+                      (behind + (s->boxed    ? 0.03
+                                 : s->staged ? 0.05
+                                             : 1.0 / 6));
     return (fill * (tile + next) - next + 1200) / 6 + recipe_start_cost(grid_blocks, t);
 }
 
@@ -77,7 +83,11 @@ static int list(const tiler *w, const tensor_work *work, bool bulk, const target
     for (int64_t rows = KERNEL_MATRIX; 2 * rows <= t->block_threads && rows <= 128; rows *= 2)
         for (int64_t columns = KERNEL_MATRIX; columns <= 256; columns *= 2)
             for (int form = work->blocks > 1 ? 3 * 2 : 2; form < 2 * (work->blocks > 1 ? MOST_STAGES + 1 : 2); form++) {
-                tensor_shape s = { .rows = { rows, columns }, .stages = form / 2, .staged = form % 2, .bulk = bulk };
+                tensor_shape s = { .rows = { rows, columns },
+                                   .stages = form / 2,
+                                   .staged = form % 2,
+                                   .bulk = bulk,
+                                   .boxed = bulk && work->boxed && form % 2 };
                 int at = n;
                 if (shared_bytes(&s) > (double)target_shared_most(t) || n == MOST_SHAPES) continue;
                 s.cost = cost_of(w, &s, work, t), s.group = group_of(w, &s, t);
@@ -93,8 +103,11 @@ static const char *steps_of(const tiler *w, const tensor_shape *s, const kernel 
                           *depth = k->vars.at[tiler_at(w, w->loops + w->n_loops - 1)->var].name;
     for (int x = 0; x < 2; x++) names[x] = k->vars.at[w->side[x].row].name;
     const char *text = arena_printf(k->a, "tensorize %s %lld %s %lld%s%s; pack_shared %s %d%s; tile", names[0],
-                                    (long long)s->rows[0], names[1], (long long)s->rows[1], s->staged ? " staged" : "", group,
-                                    depth, KERNEL_MATRIX, s->bulk ? " bulk" : "");
+                                    (long long)s->rows[0], names[1], (long long)s->rows[1],
+                                    s->boxed    ? " boxed"
+                                    : s->staged ? " staged"
+                                                : "",
+                                    group, depth, KERNEL_MATRIX, s->bulk ? " bulk" : "");
     return s->stages > 1 ? arena_printf(k->a, "%s; pipeline %d", text, s->stages) : text;
 }
 
@@ -122,6 +135,20 @@ static double work_behind(const tiler *w, const target *t) {
     return operations / m->fma_pipes + bytes * machine_units(t) * m->ghz / machine_rate(m, LEVEL_MEMORY, false);
 }
 
+/* One or two results of 16 bits for each sum, and what is read with them is of a row, or of a column: fragments of it lie
+ * apart.
+ */
+static bool can_leave_in_boxes(const tiler *w) {
+    int stores = 0;
+    for (int i = w->end + 1; i < w->k->ins.n; i++) {
+        const kins *in = tiler_at(w, i);
+        bool whole = in->op == K_LOAD && affine_coef(in->idx, w->side[0].row) && affine_coef(in->idx, w->side[1].row);
+        stores += in->op == K_STORE;
+        if (whole || in->dyn || (in->op == K_STORE && (dtype_size((tn_dtype)in->dtype) != 2 || in->n_mask))) return false;
+    }
+    return stores == 1 || stores == 2;
+}
+
 /* Both operands come from memory in 16 bits; and K blocks. */
 static bool find(tiler *w, const kernel *k, const target *t, tensor_work *out) {
     bool *needed[2];
@@ -133,6 +160,7 @@ static bool find(tiler *w, const kernel *k, const target *t, tensor_work *out) {
         if (tiler_at(w, w->side[x].operand)->op != K_LOAD || (dtype != TN_BF16 && dtype != TN_F16)) return false;
     }
     *out = (tensor_work){ .blocks = ceil(recipe_tile_depth(w) / KERNEL_MATRIX), .behind = work_behind(w, t) };
+    out->boxed = can_leave_in_boxes(w);
     return true;
 }
 
@@ -146,7 +174,10 @@ bool recipe_tensorize(const kernel *k, const target *t, recipe_form *best) {
     tensor_shape all[MOST_SHAPES];
     if (!t->matrix_units || machine_row_of(t)->matrix_f16 <= 0 || !find(&w, k, t, &work)) return false;
     const char *steps;
-    if (t->bulk && list(&w, &work, true, t, all) && all[0].cost < best->cost && takes(k, steps = steps_of(&w, &all[0], k))) {
+    for (int boxed = work.boxed; t->bulk && boxed >= 0; boxed--) {
+        work.boxed = boxed;
+        if (!list(&w, &work, true, t, all) || all[0].cost >= best->cost || !takes(k, steps = steps_of(&w, &all[0], k)))
+            continue;
         const char *turns = arena_printf(k->a, "%s; take_turns %d", steps, (int)machine_units(t));
         *best = (recipe_form){ all[0].cost, wants_turns(&all[0]) && takes(k, turns) ? turns : steps };
         return true;

@@ -20,7 +20,7 @@
 enum {
     UNROLL = 16 /* steps of the long graph */,
     LOOPED = 128 /* launches of a turn of a loop, which itself takes 3 us */,
-    MAX_ARGS = 256,
+    MAX_ARGS = 448, /* words, of which a map has 16: 3.5 of 4 KB */
     MAX_NODES = 4096
 };
 
@@ -475,7 +475,7 @@ static tn_status cuda_record(device *base, int n_slots, list **out, err *e) {
 
 static tn_status cuda_launch(list *l, const device_launch *what, err *e) {
     gpu_node *n;
-    if (what->n_args > MAX_ARGS || what->n_maps > DEVICE_MOST_MAPS)
+    if (what->n_args + 16 * what->n_maps > MAX_ARGS || what->n_maps > DEVICE_MOST_MAPS)
         return err_set(e, TN_ERR_UNSUPPORTED, "a kernel of %d buffers and %d matrices; %d and %d are possible", what->n_args,
                        what->n_maps, MAX_ARGS, DEVICE_MOST_MAPS);
     tn_status st = gpu_list_launch(

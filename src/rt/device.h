@@ -80,7 +80,7 @@ typedef struct device_map {
     int arg;
     int64_t pitch, rows, box_rows; /* pitch: elements from row to row */
 } device_map;
-enum { DEVICE_MOST_MAPS = 16 };
+enum { DEVICE_MOST_MAPS = 24 };
 /* What runs. CPU code finds the slots by itself; entries for GPUs take arguments, and a shape. */
 typedef struct device_launch {
     void *entry;

@@ -2,7 +2,9 @@
  *
  * In: runs of bulk copies (ir/boxes.h). Out: for each run statements of the first thread, which tells the stage's barrier how
  * many bytes will come and asks for the boxes. Who waits for copies waits for the stage that the next matrix lies in; a bit of
- * `phases` says which of its fillings, one after the other, that is. */
+ * `phases` says which of its fillings, one after the other, that is. What is sent from shared memory is seen by what sends it
+ * before threads meet, and read from there when they meet again - but for as many runs as it has other places - when the thread
+ * block's next part begins, and at the end. */
 #include "emit/clike/clike.h"
 
 static const char functions[] =
@@ -26,7 +28,13 @@ static const char functions[] =
     "INL void wait_boxes(uint64_t *filled, uint32_t phase) {\n"
     "    asm volatile(\"{ .reg .pred p;\\nagain:\\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\\n@p bra done;\\nbra "
     "again;\\ndone: }\"\n"
-    "        :: \"r\"(bulk_at(filled)), \"r\"(phase) : \"memory\"); }\n";
+    "        :: \"r\"(bulk_at(filled)), \"r\"(phase) : \"memory\"); }\n"
+    "INL void send_box(const void *from, const bulk_map *m, int x, int y) {\n"
+    "    asm volatile(\"cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];\"\n"
+    "        :: \"l\"(m), \"r\"(x), \"r\"(y), \"r\"(bulk_at(from)) : \"memory\"); }\n"
+    "INL void end_sending() { asm volatile(\"cp.async.bulk.commit_group;\" ::: \"memory\"); }\n"
+    "template <int N> INL void wait_sent() {\n"
+    "    if (threadIdx.x == 0) asm volatile(\"cp.async.bulk.wait_group.read %0;\" :: \"n\"(N) : \"memory\"); }\n";
 
 void clike_bulk_functions(const clike *e, str *out) {
     if (e->any_bulk) str_add(out, functions);
@@ -43,6 +51,12 @@ void clike_bulk_begin(clike *e) {
         guard_fail(e->out->a->gd, TN_ERR_UNSUPPORTED, "kernel %s: %s has no copies in boxes; leave bulk out of its schedule",
                    k->name, e->l->name);
     e->any_bulk |= e->bulk.stages > 0;
+    for (reg r = 1; r < (reg)k->ins.n; r++) {
+        kboxes b = { .end = r + 1 };
+        if (!kernel_is_sent(k, &k->ins.at[r]) || !kernel_boxes(k, r, &e->bulk.maps, &b, &reason)) continue;
+        if (b.stage >= e->bulk.sends) e->bulk.sends = (int)b.stage + 1;
+        r = b.end - 1;
+    }
     str_init(&e->bulk.first, e->out->a);
     if (k->turns && !kernel_turns(k, &e->bulk.turns, &reason))
         guard_fail(e->out->a->gd, TN_ERR_INTERNAL, "kernel %s: %s", k->name, reason.s);
@@ -62,8 +76,17 @@ void clike_bulk_turns(const clike *e, const str *body, str *out) {
         str_addf(out, "    for (%s part = group; part < %lld; part += %lld) { const %s group = part; copies_are_seen();\n",
                  e->index, all, n, e->index);
     }
+    if (n && e->bulk.sends) str_add(out, "    wait_sent<0>();\n");
     str_addn(out, body->s, body->n);
     if (n) str_add(out, "    }\n");
+    if (e->bulk.sends) str_add(out, "    wait_sent<0>();\n");
+}
+
+void clike_bulk_meet(clike *e, reg r) {
+    bool sends = e->bulk.sends && r + 1 < (reg)e->k->ins.n && kernel_is_sent(e->k, &e->k->ins.at[r + 1]);
+    if (sends) str_add(e->out, "copies_are_seen(); ");
+    if (e->bulk.sent) str_addf(e->out, "wait_sent<%d>(); ", e->bulk.sends - 1);
+    e->bulk.sent = false;
 }
 
 void clike_bulk_again(clike *e, reg r) {
@@ -103,18 +126,22 @@ bool clike_bulk_copy(clike *e, reg r) {
         clike_affine(e, b.mask[m].e, -b.mask[m].lo);
         str_addf(e->out, ") < %lld%s", (long long)(b.mask[m].hi - b.mask[m].lo), e->unsigned_end);
     }
-    str_addf(e->out, ") { expect_boxes(&filled[%lld], %lld);", (long long)b.stage, (long long)b.bytes);
+    str_add(e->out, ") {");
+    if (!b.sent) str_addf(e->out, " expect_boxes(&filled[%lld], %lld);", (long long)b.stage, (long long)b.bytes);
     for (int i = 0; i < b.n; i++) {
         const kbox *x = &b.at[i];
-        str_addf(e->out, " copy_box(&b%d[%lld], &m%d, (int)(", x->buf, (long long)x->at, x->map);
+        str_addf(e->out, " %s_box(&b%d[%lld], &m%d, (int)(", b.sent ? "send" : "copy", x->buf, (long long)x->at, x->map);
         clike_affine(e, x->x, 0);
         str_add(e->out, "), (int)(");
         clike_affine(e, x->y, 0);
-        str_addf(e->out, "), &filled[%lld]);", (long long)b.stage);
-        e->bulk.elems[x->buf] = x->elems;
+        if (b.sent)
+            str_add(e->out, "));");
+        else
+            str_addf(e->out, "), &filled[%lld]);", (long long)b.stage);
+        if (!b.sent) e->bulk.elems[x->buf] = x->elems;
     }
-    str_add(e->out, " }\n");
-    e->out = out, e->bulk.end = b.end, e->bulk.last = true;
+    str_add(e->out, b.sent ? " end_sending(); }\n" : " }\n");
+    e->out = out, e->bulk.end = b.end, e->bulk.last |= !b.sent, e->bulk.sent |= b.sent;
     return true;
 }
 

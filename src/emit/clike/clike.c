@@ -603,6 +603,7 @@ static void print_instruction(clike *e, reg r) {
         str_add(e->out, "}\n");
         return;
     case K_BARRIER:
+        clike_bulk_meet(e, r);
         if (in->mode == BARRIER_MBARRIER)
             str_addf(e->out, "WAIT_FULL(%d, %lld)\n", in->buf, (long long)e->k->bufs.at[in->buf].elems * 4);
         else

@@ -65,6 +65,8 @@ typedef struct clike_bulk { /* of this kernel: copies in boxes */
     int stages;
     reg end;         /* of the run that is printed */
     bool last;       /* the last copy was one */
+    int sends;       /* places that what is sent takes turns in; 0: nothing is sent */
+    bool sent;       /* something has been since threads met last */
     kturns turns;    /* .first 0: there are none */
     str open, first; /* open: the nest over thread blocks opens; first: statements that ask for the first blocks */
     int64_t *elems;  /* [bufs] of a stage, filled so; 0: it was filled otherwise */
@@ -138,6 +140,7 @@ void clike_bulk_begin(clike *e);
 void clike_bulk_arguments(const clike *e, str *out);
 void clike_bulk_barriers(const clike *e, str *out);
 bool clike_bulk_copy(clike *e, reg r);
+void clike_bulk_meet(clike *e, reg r);
 bool clike_bulk_wait(clike *e, const kins *in, reg r);
 /* Where thread blocks take turns: the loop around the kernel's statements; behind barrier r, what asks for the next part. */
 void clike_bulk_turns(const clike *e, const str *body, str *out);
