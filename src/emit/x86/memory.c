@@ -322,6 +322,23 @@ static xval load_bytes_within(xfn *f, xmem m, int n, uint64_t lanes, bool sign) 
     return (xval){ x86_value(f, (xop){ .op = id, .vl = (uint8_t)x86_vl(XI32, n), .a = r.r }), XI32 };
 }
 
+/* The same of words of two bytes. */
+static xval load_words_within(xfn *f, xmem m, int n, uint64_t lanes) {
+    int from = 0, count = 0;
+    if (n == 16) {
+        xmem end = m;
+        end.disp += 16;
+        vreg low = load_words_within(f, m, 8, lanes & 255).r, high = load_words_within(f, end, 8, lanes >> 8 & 255).r;
+        return (xval){ x86_value(f, (xop){ .op = X86_INSERTF64X4, .vl = 2, .a = low, .b = high, .imm = 1 }), XI32 };
+    }
+    if (!lanes) return x86_const_val(f, XI32, 0, 0);
+    while (!(lanes >> from & 1)) from++;
+    while (from + count < n && lanes >> (from + count) & 1) count++;
+    m.disp += 2 * from;
+    vreg r = load_bytes_to(f, m, 2 * from, 2 * count);
+    return (xval){ x86_value(f, (xop){ .op = X86_PMOVZXWD, .vl = (uint8_t)x86_vl(XI32, n), .a = r }), XI32 };
+}
+
 /* Whether the lanes that hold are one run of neighbours. */
 static bool side_by_side(uint64_t lanes) { return !lanes || !((lanes + (lanes & -lanes)) & lanes); }
 
@@ -352,6 +369,8 @@ static xval load_lanes(selector *s, const kins *in, int first, int n) {
     }
     if (!own_index && in->n_mask && known && size == 1 && in->lane_stride == 1 && n <= 16 && side_by_side(lanes))
         return load_bytes_within(f, m, n, lanes, stored == TN_I8);
+    if (small && in->n_mask && size == 2 && step == 1 && n <= 16 && side_by_side(lanes))
+        return load_words_within(f, m, n, lanes);
     if (!own_index && known && !masked && size >= 4) return load_strided(s, stored, m, in->lane_stride * size, n, lanes);
     xlload l = { .stride = in->lane_stride * size, .bytes = (uint8_t)size, .sign = stored == TN_I8 };
     vreg mask = 0, dyn = 0;
@@ -673,9 +692,23 @@ static void store_lane(xfn *f, int size, xval x, int lane, xmem m) {
         store_op(f, size == 2 ? X86_PEXTRW : X86_PEXTRB, 0, q, m, size == 2 ? 2 * l : 4 * l);
 }
 
+enum { MOST_LEVELS = 4 };
+
+/* Whether the register holds nothing but numbers of bf16. */
+static bool is_bf16(const kernel *k, reg r, int level) {
+    const kins *in = &k->ins.at[r];
+    bool number = dtype_round(TN_BF16, in->imm) == in->imm; /* a constant, or what is read where a mask does not hold */
+    if (in->op == K_WRAP || in->op == K_LOAD) return in->src == TN_BF16 && !in->packed && (!in->n_mask || number);
+    if (in->op == K_CONST) return number;
+    if (in->op != K_ALU || level == MOST_LEVELS || (in->alu != OP_select && in->alu != OP_max && in->alu != OP_min))
+        return false;
+    return is_bf16(k, in->b, level + 1) && is_bf16(k, in->alu == OP_select ? in->c : in->a, level + 1);
+}
+
 void sel_store(selector *s, const kins *in) {
     xfn *f = s->f;
     tn_dtype t = (tn_dtype)in->dtype;
+    bool rounded = t == TN_BF16 && is_bf16(s->k, in->a, 0); /* what is to be stored is the upper half */
     int64_t size = (int64_t)dtype_size(t);
     xmem m = element(s, in, in->idx, size);
     int cl = sel_chunk(s, in->lanes), n = in->lanes / cl;
@@ -689,6 +722,7 @@ void sel_store(selector *s, const kins *in) {
     for (int c = 0; c < n; c++) {
         xval x = sel_operand(s, in->a, in->lanes, c);
         xmem at = m;
+        if (rounded) x = x86_shift(f, X86_PSRLD, (xval){ x.r, XI32 }, 16, cl), t = TN_U16;
         at.disp += c * cl * in->lane_stride * size;
         if (in->lanes == 1 || in->lane_stride == 1) {
             store_chunk(f, t, x, cl, at, in->mode == STORE_NONTEMPORAL && f->near >= 0);
