@@ -130,6 +130,7 @@ MODULES = {
                          lambda: images(2, 4, 11)),
     "convolution, 1 axis": (lambda: nn.Sequential(nn.Conv1d(3, 5, 4, stride=2, padding=1), nn.GELU()), lambda: torch.randn(2, 3, 17)),
     "convolution, 3 axes": (lambda: nn.Conv3d(2, 3, (1, 3, 2), padding=(0, 1, 1)), lambda: torch.randn(1, 2, 3, 5, 6)),
+    "small images": (lambda: nn.Sequential(nn.Conv2d(4, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 6, 2, bias=False), nn.Conv2d(6, 5, 1)), lambda: images(5, 4, 3)),
     "transposed convolution": (lambda: nn.ConvTranspose2d(3, 4, 3, stride=2, padding=1, output_padding=1), lambda: images(2, 3, 5)),
     "transposed, grouped": (lambda: nn.ConvTranspose2d(4, 6, 4, stride=3, groups=2), lambda: images(1, 4, 4)),
     "transposed, stride above the kernel": (lambda: nn.ConvTranspose2d(3, 2, (2, 3), stride=(3, 1), padding=(0, 2), output_padding=(2, 0)), lambda: images(2, 3, 4)),

@@ -690,10 +690,13 @@ def _by_phases(x: Tensor, w: Tensor, stride: Sequence[int], padding: Sequence[in
     return y.pad([(0, 0), (0, 0)] + [(0, d - have) for d, have in zip(size, y.shape[2:])])
 
 
+FEW_POSITIONS = 16  # of an image: a vector has more elements
+
+
 def _convolve(x: Tensor, w: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], transposed: bool,
-              output_padding: Sequence[int], groups: int) -> Tensor:
+              output_padding: Sequence[int], groups: int, beside: bool = False) -> Tensor:
     """x[N,C,..], w[O,C/groups,..] -> [N,O,..]: windows of x, contracted with w. Transposed: x is spread out by zeros, and w is
-    turned round."""
+    turned round. beside: all positions of small images are computed beside each other (which the gradient is no faster with)."""
     n = x.ndim - 2
     stride, padding, dilation = _pair(stride, n), _pair(padding, n), _pair(dilation, n)
     space = list(range(2, n + 2))
@@ -718,21 +721,25 @@ def _convolve(x: Tensor, w: Tensor, stride: Sequence[int], padding: Sequence[int
     elif any(padding):
         x = x.pad([(0, 0), (0, 0)] + [(p, p) for p in padding])
     v = F.window(x, space, list(w.shape[2:]), stride, dilation)  # [N,C,positions,kernel]
-    places = list(range(2 + n, 2 + 2 * n))
-    if groups == 1:
-        y = F.dot_general(v, w, ([1, *places], list(range(1, 2 + n))))  # [N,positions,O]
-        return y.transpose([0, n + 1, *range(1, n + 1)])
-    v = v.reshape((v.shape[0], groups, v.shape[1] // groups) + v.shape[2:])
-    u = w.reshape((groups, w.shape[0] // groups) + w.shape[1:])
-    y = F.dot_general(v, u, ([2, *[p + 1 for p in places]], list(range(2, 3 + n))), ([1], [0]))  # [G,N,positions,O/G]
-    y = y.transpose([1, 0, n + 2, *range(2, n + 2)])
-    return y.reshape((y.shape[0], w.shape[0]) + y.shape[3:])
+    g = int(groups > 1)
+    if g:
+        v = v.reshape((v.shape[0], groups, v.shape[1] // groups) + v.shape[2:])
+        w = w.reshape((groups, w.shape[0] // groups) + w.shape[1:])
+    of_v, of_w = [1 + g, *range(2 + n + g, 2 + 2 * n + g)], list(range(1 + g, 2 + n + g))
+    batch_v, batch_w = [1] * g, [0] * g
+    if beside and not g and max(stride) == 1 < max(w.shape[2:]) and math.prod(v.shape[2:2 + n]) < FEW_POSITIONS:
+        y = F.dot_general(w, v, (of_w, of_v), (batch_w, batch_v))  # [G,O/G,N,positions]
+        y = y.transpose([1 + g, *range(1 + g), *range(2 + g, 2 + n + g)])
+    else:
+        y = F.dot_general(v, w, (of_v, of_w), (batch_v, batch_w))  # [G,N,positions,O/G]
+        y = y.transpose([g, *range(g), 1 + n + g, *range(1 + g, 1 + n + g)])
+    return y.reshape((y.shape[0], y.shape[1] * y.shape[2]) + y.shape[3:]) if g else y
 
 
 @op(aten.convolution.default)
 def _convolution(node: Node, graph: Graph, x: Tensor, w: Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
                  output_padding: Any, groups: int) -> Tensor:
-    y = _convolve(x, w, stride, padding, dilation, transposed, output_padding, groups)
+    y = _convolve(x, w, stride, padding, dilation, transposed, output_padding, groups, True)
     return y if bias is None else y + bias.reshape((-1,) + (1,) * (y.ndim - 2))
 
 
