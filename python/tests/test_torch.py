@@ -357,6 +357,16 @@ class Modules(unittest.TestCase):
         self.assertEqual(d, 3)
         torch.testing.assert_close(f(x.T.contiguous().T, w)[2], (x @ w).T)
 
+    def test_autocast_and_inference_mode(self):
+        module, x = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)).eval(), torch.randn(5, 8)
+        compiled = torch.compile(module, backend="tenon")
+        with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+            want, got = module(x), compiled(x)
+        self.assertEqual(got.dtype, want.dtype)
+        torch.testing.assert_close(got, want, rtol=5e-2, atol=5e-2)
+        with torch.inference_mode():
+            torch.testing.assert_close(compiled(x), module(x), rtol=1e-4, atol=1e-4)
+
     def test_arguments_that_lie_otherwise(self):
         f, w = torch.compile(lambda x, w: (x @ w, x.sum()), backend="tenon"), torch.randn(6, 3, requires_grad=True)
         x = torch.randn(4, 12)

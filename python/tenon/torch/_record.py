@@ -186,8 +186,8 @@ def record(module: GraphModule, example_inputs: Sequence[Any]) -> Optional[Recor
     recorder = _Recorder()
     try:
         with given[0].fake_mode, torch.set_grad_enabled(grads), enable_python_dispatcher():
-            if grads and torch.is_autocast_enabled("cpu"):
-                raise _Left("gradients under autocast")
+            if torch.is_autocast_enabled("cpu"):  # what falls back to PyTorch must not be cast again
+                raise _Left("autocast")
             results = _walk(module, recorder, given[0].fake_mode, example_inputs)
             _check(recorder, results, example_inputs, grads)
             return _split(module, recorder, results)
