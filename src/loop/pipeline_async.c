@@ -73,12 +73,14 @@ static void write_products(stager *p, affine at, int64_t n) {
     write_async(p, ASYNC_PRODUCTS, 1);
 }
 
-/* Block `at`. more: the block that is copied meanwhile is there, or behind `trips`. */
-static void write_block(stager *p, affine at, int64_t n, bool more, int64_t trips) {
+/* Block `at`. more: the block that is copied meanwhile is there, or behind `trips`. meet: threads do, for what was copied
+ * before.
+ */
+static void write_block(stager *p, affine at, int64_t n, bool more, int64_t trips, bool meet) {
     int64_t ahead = copied_ahead(p);
     write_async(p, ASYNC_COPIES, ahead - 1);
     if (p->boxes) write_products(p, at, n);
-    if (more || !p->boxes) build_barrier(p->o);
+    if (meet || !p->boxes) build_barrier(p->o);
     if (more) write_part(p, p->loop + 1, p->copied, affine_offset(at, ahead), (n + ahead) % p->stages, trips);
     write_async(p, ASYNC_COMMIT, 0);
     if (!p->boxes) write_products(p, at, n);
@@ -106,11 +108,14 @@ static kernel *staged(stager *p) {
         affine first = build_times(o->a, build_loop(o, "s", turns, PAR_SERIAL), p->stages);
         for (int64_t n = 0; n < p->stages; n++) {
             bool there = rest >= ahead || n + ahead < p->stages + rest; /* also in the last turn */
-            write_block(p, affine_offset(first, n), n, true, there ? 0 : p->trips);
+            write_block(p, affine_offset(first, n), n, there || turns > 1, there ? 0 : p->trips, true);
         }
         build_ends(o, 1);
     }
-    for (int64_t n = 0; n < rest; n++) write_block(p, affine_const(turns * p->stages + n), n, n + ahead < rest, 0);
+    for (int64_t n = 0; n < rest; n++) {
+        bool more = n + ahead < rest;
+        write_block(p, affine_const(turns * p->stages + n), n, more, 0, more);
+    }
     write_async(p, ASYNC_PRODUCTS, 0);
     if (again) build_barrier(o);
     for (int i = p->end + 1; i < p->k->ins.n; i++) build_copy(&p->c, i, &none);

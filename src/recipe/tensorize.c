@@ -17,7 +17,7 @@ typedef struct tensor_shape {
     double cost;
 } tensor_shape;
 
-enum { MOST_STAGES = 4, MOST_SHAPES = 3 * 2 * MOST_STAGES, MOST_GROUP = 8 };
+enum { MOST_FORMS = 2 * 4, MOST_SHAPES = 3 * 2 * MOST_FORMS, MOST_GROUP = 8, TURN = 350 /* cycles */ };
 
 typedef struct tensor_work {
     double blocks; /* of K */
@@ -35,6 +35,10 @@ static double shared_bytes(const tensor_shape *s) { /* results are staged where 
  * are 3500 cycles and one for 20 results: two blocks on a multiprocessor share them. (8192 x 768 x 3072: 128 x 256 in 79 us,
  * 128 x 128 81; dW of it 98 by two blocks of 128 x 128, 144 by 128 x 64.)
  *
+ * A thread block does not go through a K block in less than TURN, nor faster than copies come of so many under way, in twice
+ * the time that one has alone: 128 x 4096 x 4096 by 64 x 64 has 18.1 us with 4 stages, 13.8 with 6, 13.4 with 8; 16 x 4096 x
+ * 11008 47.7, 40.3, 40.2.
+ *
  * What is computed with results takes its own time where a block is alone; of two, one multiplies meanwhile. (32768 x 768 x
  * 3072 with GELU's derivative, of two more operands: 461 us by 128 x 256, 397 by 128 x 128; with a bias alone 305 and 302.) */
 static double cost_of(const tiler *w, const tensor_shape *s, const tensor_work *work, const target *t) {
@@ -45,10 +49,11 @@ static double cost_of(const tiler *w, const tensor_shape *s, const tensor_work *
         fmin(floor((double)m->shared_bytes / shared_bytes(s)), floor((double)m->registers / (threads * (columns / 2 + 64))));
     room = fmax(1, room);
     double at_once = fmin(room, ceil(grid_blocks / cores)), fill = ceil(grid_blocks / (cores * room)),
-           busy = fmin(1, grid_blocks / cores),
+           busy = fmin(1, grid_blocks / cores), fetch = part_fetch(m) * m->ghz,
            step = at_once * fmax(1.6 * rows * columns * 2 * KERNEL_MATRIX / m->matrix_f16, bytes * busy / 38);
-    if (at_once < 2 && s->stages < MOST_STAGES) step *= 1.1;
-    double latency = part_fetch(m) * m->ghz * (s->stages == 1 ? work->blocks : 1);
+    if (at_once < 2 && s->stages < 4) step *= 1.1;
+    if (s->stages > 1) step = fmax(step, fmax(TURN, 2 * fetch / (s->stages - 1)));
+    double latency = fetch * (s->stages == 1 ? work->blocks : 1);
     double behind = work->behind * (at_once < 2 ? 0.6 : 0.45), next = 2800;
     double tile = work->blocks * step + latency +
                   at_once * rows * columns *
@@ -82,14 +87,15 @@ static int list(const tiler *w, const tensor_work *work, bool bulk, const target
     int n = 0;
     for (int64_t rows = KERNEL_MATRIX; 2 * rows <= t->block_threads && rows <= 128; rows *= 2)
         for (int64_t columns = KERNEL_MATRIX; columns <= 256; columns *= 2)
-            for (int form = work->blocks > 1 ? 3 * 2 : 2; form < 2 * (work->blocks > 1 ? MOST_STAGES + 1 : 2); form++) {
+            for (int form = 0; form < (work->blocks > 1 ? MOST_FORMS : 2); form++) {
+                static const int stages[] = { 3, 4, 6, 8 };
                 tensor_shape s = { .rows = { rows, columns },
-                                   .stages = form / 2,
+                                   .stages = work->blocks > 1 ? stages[form / 2] : 1,
                                    .staged = form % 2,
                                    .bulk = bulk,
                                    .boxed = bulk && work->boxed && form % 2 };
                 int at = n;
-                if (shared_bytes(&s) > (double)target_shared_most(t) || n == MOST_SHAPES) continue;
+                if (shared_bytes(&s) > (double)target_shared_most(t) || (s.stages > 4 && s.stages > work->blocks)) continue;
                 s.cost = cost_of(w, &s, work, t), s.group = group_of(w, &s, t);
                 for (n++; at > 0 && out[at - 1].cost > s.cost; at--) out[at] = out[at - 1];
                 out[at] = s;
