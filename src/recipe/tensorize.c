@@ -17,7 +17,7 @@ typedef struct tensor_shape {
     double cost;
 } tensor_shape;
 
-enum { MOST_FORMS = 2 * 4, MOST_SHAPES = 3 * 2 * MOST_FORMS, MOST_GROUP = 8, TURN = 350 /* cycles */ };
+enum { MOST_FORMS = 2 * 3, MOST_SHAPES = 3 * 2 * MOST_FORMS, MOST_GROUP = 8, TURN = 350 /* cycles */ };
 
 typedef struct tensor_work {
     double blocks; /* of K */
@@ -29,15 +29,22 @@ static double shared_bytes(const tensor_shape *s) { /* results are staged where 
     return (double)(s->stages * (s->rows[0] + s->rows[1]) * 2 * KERNEL_MATRIX);
 }
 
+/* How often tiles read an element of the operands. */
+static double read_again(const tiler *w, const tensor_shape *s) {
+    double rows = (double)tiler_extent(w, w->side[0].row), columns = (double)tiler_extent(w, w->side[1].row);
+    double read = fmin(rows, (double)s->rows[0]) + fmin(columns, (double)s->rows[1]);
+    return recipe_tile_blocks(w, (double)s->rows[0], (double)s->rows[1]) * read / (rows + columns);
+}
+
 /* Instructions of a thread, as recipe_block_tile counts them. On an H200 a K block takes 1.6 times as long as the units alone
  * need for it, but 38 bytes a cycle come from the second-level cache where all multiprocessors copy; a tenth more where one has
  * a thread block that waits for itself and only one K block under way. From the end of a tile to the products of the next one
  * are 3500 cycles and one for 20 results: two blocks on a multiprocessor share them. (8192 x 768 x 3072: 128 x 256 in 79 us,
  * 128 x 128 81; dW of it 98 by two blocks of 128 x 128, 144 by 128 x 64.)
  *
- * A thread block does not go through a K block in less than TURN, nor faster than copies come of so many under way, in twice
- * the time that one has alone: 128 x 4096 x 4096 by 64 x 64 has 18.1 us with 4 stages, 13.8 with 6, 13.4 with 8; 16 x 4096 x
- * 11008 47.7, 40.3, 40.2.
+ * A thread block does not go through a K block in less than TURN, nor faster than copies come of so many under way, and those
+ * of what others read, too, come sooner: 128 x 4096 x 4096 by 64 x 128 has 18.9 us with 4 stages, 14.8 with 6; 16 x 4096 x
+ * 11008 47.7, 40.3; 768 x 768 x 8192, whose operands nine read, 26.6, 27.0.
  *
  * What is computed with results takes its own time where a block is alone; of two, one multiplies meanwhile. (32768 x 768 x
  * 3072 with GELU's derivative, of two more operands: 461 us by 128 x 256, 397 by 128 x 128; with a bias alone 305 and 302.) */
@@ -52,7 +59,7 @@ static double cost_of(const tiler *w, const tensor_shape *s, const tensor_work *
            busy = fmin(1, grid_blocks / cores), fetch = part_fetch(m) * m->ghz,
            step = at_once * fmax(1.6 * rows * columns * 2 * KERNEL_MATRIX / m->matrix_f16, bytes * busy / 38);
     if (at_once < 2 && s->stages < 4) step *= 1.1;
-    if (s->stages > 1) step = fmax(step, fmax(TURN, 2 * fetch / (s->stages - 1)));
+    if (s->stages > 1) step = fmax(step, fmax(TURN, fetch * fmin(2.2, 1.2 + 3 / read_again(w, s)) / (s->stages - 1)));
     double latency = fetch * (s->stages == 1 ? work->blocks : 1);
     double behind = work->behind * (at_once < 2 ? 0.6 : 0.45), next = 2800;
     double tile = work->blocks * step + latency +
@@ -88,7 +95,7 @@ static int list(const tiler *w, const tensor_work *work, bool bulk, const target
     for (int64_t rows = KERNEL_MATRIX; 2 * rows <= t->block_threads && rows <= 128; rows *= 2)
         for (int64_t columns = KERNEL_MATRIX; columns <= 256; columns *= 2)
             for (int form = 0; form < (work->blocks > 1 ? MOST_FORMS : 2); form++) {
-                static const int stages[] = { 3, 4, 6, 8 };
+                static const int stages[] = { 3, 4, 6 };
                 tensor_shape s = { .rows = { rows, columns },
                                    .stages = work->blocks > 1 ? stages[form / 2] : 1,
                                    .staged = form % 2,

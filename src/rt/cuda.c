@@ -20,7 +20,7 @@
 enum {
     UNROLL = 16 /* steps of the long graph */,
     LOOPED = 128 /* launches of a turn of a loop, which itself takes 3 us */,
-    MAX_ARGS = 448, /* words, of which a map has 16: 3.5 of 4 KB */
+    MAX_ARGS = 400, /* words of arguments, of which a map has 16: 3.2 of 4 KB */
     MAX_NODES = 4096
 };
 
