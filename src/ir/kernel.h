@@ -203,7 +203,7 @@ typedef struct krole {
 } krole;
 
 enum { MAX_LOOPS = 64 }; /* variables of a kernel in the scalar form: sets of them are words */
-enum { STAGED_IN_ORDER = 1, STAGED_IN_BOXES };
+enum { NOT_STAGED, STAGED_IN_ORDER, STAGED_IN_BOXES };
 typedef struct kvar_info {
     char name[12];
     ext extent;

@@ -20,7 +20,7 @@ bool step_tensorize(kernel **k, const loop_step *s, str *why) {
     for (int x = 0; x < 4; x += 2) (*k)->vars.at[step_loop(*k, s, x, why)].matrix = (int)s->arg[x + 1].n;
     (*k)->vars.at[step_loop(*k, s, 2, why)].staged = step_flag(s, "boxed")    ? STAGED_IN_BOXES
                                                      : step_flag(s, "staged") ? STAGED_IN_ORDER
-                                                                              : 0;
+                                                                              : NOT_STAGED;
     int64_t group = step_option(s, "group", 0);
     if (group < 0 || group > MOST_GROUP) return step_refuse(why, "a group of %lld tiles", (long long)group);
     (*k)->vars.at[step_loop(*k, s, 0, why)].group = (int)group;
@@ -160,21 +160,26 @@ tile_layout tiler_staged_layout(void) {
     return l;
 }
 
+/* The thread's first row and column of those; it has others so many rows apart. */
+enum { STAGED_TURNS = KERNEL_MATRIX * KERNEL_MATRIX / STAGED_LANES / KERNEL_WARPGROUP };
+static void staged_places(const tile_writer *w, affine *row, affine *column) {
+    tile_layout l = tiler_staged_layout();
+    *row = affine_scale(w->o->a, tiler_number(w, l.bits, w->thread_bits - l.bits, 0), KERNEL_MATRIX);
+    *row = build_plus(w->o->a, *row, tiler_number(w, l.field[1].lo, l.field[1].bits, 0), 1);
+    *column = affine_scale(w->o->a, tiler_number(w, 0, l.field[0].bits, 0), STAGED_LANES);
+}
+
 /* The same by way of shared memory, where K blocks lay, so many columns at a time: there threads have results as they lie in
  * memory. */
 static void write_staged(tile_writer *w, reg acc) {
-    enum { TURNS = KERNEL_MATRIX * KERNEL_MATRIX / STAGED_LANES / KERNEL_WARPGROUP };
     const tiler *t = w->w;
     tile_results r = tiler_find_results(t);
-    tile_layout l = tiler_staged_layout();
-    reg *to[TURNS] = { w->c.to };
-    for (int c = 1; c < TURNS; c++) to[c] = ARENA_ARRAY(w->o->a, reg, t->k->ins.n);
+    reg *to[STAGED_TURNS] = { w->c.to };
+    for (int c = 1; c < STAGED_TURNS; c++) to[c] = ARENA_ARRAY(w->o->a, reg, t->k->ins.n);
     int buf = build_buffer(w->o, TN_F32, KB_SHARED, tiler_rows(t, 0) * STAGED_PITCH);
     w->o->bufs.at[buf].late = true;
-    affine first = affine_scale(w->o->a, tiler_number(w, l.bits, w->thread_bits - l.bits, 0), KERNEL_MATRIX),
-           column = affine_scale(w->o->a, tiler_number(w, 0, l.field[0].bits, 0), STAGED_LANES),
-           fragment = build_plus(w->o->a, w->thread[1], w->thread[0], STAGED_PITCH);
-    first = build_plus(w->o->a, first, tiler_number(w, l.field[1].lo, l.field[1].bits, 0), 1);
+    affine first, column, fragment = build_plus(w->o->a, w->thread[1], w->thread[0], STAGED_PITCH);
+    staged_places(w, &first, &column);
     for (int p = 0; p < tiler_rows(t, 1) / KERNEL_MATRIX; p++) {
         build_barrier(w->o);
         for (int j = 0; j < KERNEL_MATRIX / 8; j++)
@@ -185,13 +190,14 @@ static void write_staged(tile_writer *w, reg acc) {
                 build_store(w->o, buf, affine_offset(fragment, 8 * j + 8 * h * STAGED_PITCH), v);
             }
         build_barrier(w->o);
-        for (int c = 0; c < TURNS; c++) {
-            affine row = affine_offset(first, c * KERNEL_MATRIX / TURNS);
+        for (int c = 0; c < STAGED_TURNS; c++) {
+            affine row = affine_offset(first, c * KERNEL_MATRIX / STAGED_TURNS);
             w->c.to = to[c];
             reg v = build_load(w->o, buf, build_plus(w->o->a, column, row, STAGED_PITCH), STAGED_LANES);
             tiler_write_result(w, &r, build_plus(w->o->a, w->tile[0], row, 1),
                                affine_offset(build_plus(w->o->a, w->tile[1], column, 1), p * KERNEL_MATRIX), v, c == 0, p == 0);
-            for (int i = 1; i < TURNS && p == 0 && c == 0; i++) memcpy(to[i], to[0], sizeof *to[0] * (size_t)t->k->ins.n);
+            for (int i = 1; i < STAGED_TURNS && p == 0 && c == 0; i++)
+                memcpy(to[i], to[0], sizeof *to[0] * (size_t)t->k->ins.n);
         }
     }
 }
@@ -212,15 +218,12 @@ static void put_boxed(tile_writer *w, const boxed *all, int from, affine at) {
 
 /* A thread's pieces of result x, 16 bytes each, of the columns of the tile from `first` on; they begin at element `from`. */
 static void send(tile_writer *w, const boxed *x, const tile_results *r, int64_t first, int64_t from) {
-    enum { TURNS = KERNEL_MATRIX * KERNEL_MATRIX / STAGED_LANES / KERNEL_WARPGROUP };
     const tiler *t = w->w;
     arena *a = w->o->a;
-    tile_layout l = tiler_staged_layout();
-    affine down = affine_scale(a, tiler_number(w, l.bits, w->thread_bits - l.bits, 0), KERNEL_MATRIX),
-           across = affine_scale(a, tiler_number(w, 0, l.field[0].bits, 0), STAGED_LANES);
-    down = build_plus(a, down, tiler_number(w, l.field[1].lo, l.field[1].bits, 0), 1);
-    for (int c = 0; c < TURNS; c++) {
-        affine row = affine_offset(down, c * KERNEL_MATRIX / TURNS), m = build_plus(a, w->tile[0], row, 1),
+    affine down, across;
+    staged_places(w, &down, &across);
+    for (int c = 0; c < STAGED_TURNS; c++) {
+        affine row = affine_offset(down, c * KERNEL_MATRIX / STAGED_TURNS), m = build_plus(a, w->tile[0], row, 1),
                n = affine_offset(build_plus(a, w->tile[1], across, 1), first);
         build_places p = { .along = t->side[1].row, .lanes = STAGED_LANES, .varies = r->on[1] };
         build_put(&p, t->side[0].row, m), build_put(&p, t->side[1].row, n);

@@ -10,10 +10,10 @@
 
 typedef struct tensor_shape {
     int64_t rows[2];
-    int stages;        /* 1: the loop is not pipelined */
-    int64_t group;     /* tiles of rows that are neighbours in the grid */
-    bool staged, bulk; /* bulk: K blocks are copied in boxes */
-    bool boxed;        /* what is staged leaves in boxes */
+    int stages;    /* 1: the loop is not pipelined */
+    int64_t group; /* tiles of rows that are neighbours in the grid */
+    int staged;
+    bool bulk; /* K blocks are copied in boxes */
     double cost;
 } tensor_shape;
 
@@ -49,6 +49,7 @@ static double read_again(const tiler *w, const tensor_shape *s) {
  * What is computed with results takes its own time where a block is alone; of two, one multiplies meanwhile. (32768 x 768 x
  * 3072 with GELU's derivative, of two more operands: 461 us by 128 x 256, 397 by 128 x 128; with a bias alone 305 and 302.) */
 static double cost_of(const tiler *w, const tensor_shape *s, const tensor_work *work, const target *t) {
+    static const double written[] = { [NOT_STAGED] = 1.0 / 6, [STAGED_IN_ORDER] = 0.05, [STAGED_IN_BOXES] = 0.03 };
     const machine *m = machine_row_of(t);
     double rows = (double)s->rows[0], columns = (double)s->rows[1], bytes = (rows + columns) * 2 * KERNEL_MATRIX,
            threads = 2 * rows, cores = floor(machine_units(t)), grid_blocks = recipe_tile_blocks(w, rows, columns);
@@ -62,11 +63,7 @@ static double cost_of(const tiler *w, const tensor_shape *s, const tensor_work *
     if (s->stages > 1) step = fmax(step, fmax(TURN, fetch * fmin(2.2, 1.2 + 3 / read_again(w, s)) / (s->stages - 1)));
     double latency = fetch * (s->stages == 1 ? work->blocks : 1);
     double behind = work->behind * (at_once < 2 ? 0.6 : 0.45), next = 2800;
-    double tile = work->blocks * step + latency +
-                  at_once * rows * columns *
-                      (behind + (s->boxed    ? 0.03
-                                 : s->staged ? 0.05
-                                             : 1.0 / 6));
+    double tile = work->blocks * step + latency + at_once * rows * columns * (behind + written[s->staged]);
     return (fill * (tile + next) - next + 1200) / 6 + recipe_start_cost(grid_blocks, t);
 }
 
@@ -98,9 +95,10 @@ static int list(const tiler *w, const tensor_work *work, bool bulk, const target
                 static const int stages[] = { 3, 4, 6 };
                 tensor_shape s = { .rows = { rows, columns },
                                    .stages = work->blocks > 1 ? stages[form / 2] : 1,
-                                   .staged = form % 2,
-                                   .bulk = bulk,
-                                   .boxed = bulk && work->boxed && form % 2 };
+                                   .staged = form % 2 == 0         ? NOT_STAGED
+                                             : bulk && work->boxed ? STAGED_IN_BOXES
+                                                                   : STAGED_IN_ORDER,
+                                   .bulk = bulk };
                 int at = n;
                 if (shared_bytes(&s) > (double)target_shared_most(t) || (s.stages > 4 && s.stages > work->blocks)) continue;
                 s.cost = cost_of(w, &s, work, t), s.group = group_of(w, &s, t);
@@ -112,15 +110,13 @@ static int list(const tiler *w, const tensor_work *work, bool bulk, const target
 
 /* The steps, where the kernel takes them. */
 static const char *steps_of(const tiler *w, const tensor_shape *s, const kernel *k) {
+    static const char *const staged[] = { "", " staged", " boxed" };
     const char *names[2], *group = s->group > 1 ? arena_printf(k->a, " group=%lld", (long long)s->group) : "",
                           *depth = k->vars.at[tiler_at(w, w->loops + w->n_loops - 1)->var].name;
     for (int x = 0; x < 2; x++) names[x] = k->vars.at[w->side[x].row].name;
-    const char *text = arena_printf(k->a, "tensorize %s %lld %s %lld%s%s; pack_shared %s %d%s; tile", names[0],
-                                    (long long)s->rows[0], names[1], (long long)s->rows[1],
-                                    s->boxed    ? " boxed"
-                                    : s->staged ? " staged"
-                                                : "",
-                                    group, depth, KERNEL_MATRIX, s->bulk ? " bulk" : "");
+    const char *text =
+        arena_printf(k->a, "tensorize %s %lld %s %lld%s%s; pack_shared %s %d%s; tile", names[0], (long long)s->rows[0],
+                     names[1], (long long)s->rows[1], staged[s->staged], group, depth, KERNEL_MATRIX, s->bulk ? " bulk" : "");
     return s->stages > 1 ? arena_printf(k->a, "%s; pipeline %d", text, s->stages) : text;
 }
 

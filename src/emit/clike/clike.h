@@ -140,6 +140,7 @@ void clike_bulk_begin(clike *e);
 void clike_bulk_arguments(const clike *e, str *out);
 void clike_bulk_barriers(const clike *e, str *out);
 bool clike_bulk_copy(clike *e, reg r);
+/* Before barrier r: what is sent behind it is seen, what was sent has been read. */
 void clike_bulk_meet(clike *e, reg r);
 bool clike_bulk_wait(clike *e, const kins *in, reg r);
 /* Where thread blocks take turns: the loop around the kernel's statements; behind barrier r, what asks for the next part. */
