@@ -30,7 +30,7 @@ from .._core import Graph, Tensor
 from .._lib import TenonError, default_context, generation, lib
 from .._run import Program, Session, _bindings
 from . import _aten
-from ._record import Recorded, record
+from ._record import Recorded, needed, record
 
 log = logging.getLogger("tenon.torch")
 
@@ -164,17 +164,17 @@ class Compiled:
             graph = Graph("aten")
             values: dict[Node, Any] = {}
             inputs = []
-            needed = _needed([r for r, is_view in zip(self.results, self.views) if not is_view])
+            in_use = needed([r for r, is_view in zip(self.results, self.views) if not is_view])
             for i, (node, a) in enumerate(zip(self.arguments, args)):
                 values[node] = a
-                if isinstance(a, torch.Tensor) and node in needed:
+                if isinstance(a, torch.Tensor) and node in in_use:
                     values[node] = self.input(graph, f"a{i}", a, orders[i])
                     inputs.append(i)
             computed: list[Any] = []
             outputs: list[tuple] = []
             with graph:
                 for node in self.module.graph.nodes:
-                    if node in needed and node.op not in ("placeholder", "output"):
+                    if node in in_use and node.op not in ("placeholder", "output"):
                         values[node] = self.evaluate(graph, node, values)
                 for r, is_view in zip(self.results, self.views):
                     y = values.get(r) if isinstance(r, Node) else r
@@ -215,17 +215,6 @@ def view_of(node: Any, memo: dict[Node, Any]) -> Any:
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: view_of(n, memo))
         memo[node] = node.target(*args, **kwargs)
     return memo[node]
-
-
-def _needed(results: Sequence[Any]) -> set[Node]:
-    out: set[Node] = set()
-    todo = [r for r in results if isinstance(r, Node)]
-    while todo:
-        node = todo.pop()
-        if node not in out:
-            out.add(node)
-            todo += node.all_input_nodes
-    return out
 
 
 # ---- graphs with other ops ------------------------------------------------------------------------------------------------

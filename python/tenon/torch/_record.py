@@ -277,6 +277,18 @@ def _kept(before: set[Node], ends: Sequence[Node]) -> list[Node]:
     return list(kept)
 
 
+def needed(results: Sequence[Any], given: Sequence[Node] = ()) -> set[Node]:
+    """What the results are computed from, themselves among it, and what is given, but not what that is computed from."""
+    out = set(given)
+    todo = [r for r in results if isinstance(r, Node)]
+    while todo:
+        node = todo.pop()
+        if node not in out:
+            out.add(node)
+            todo += node.all_input_nodes
+    return out
+
+
 def _graph(module: GraphModule, tape: Sequence[Node], inputs: Sequence[Node], outputs: Sequence[Any]) -> GraphModule:
     """What the outputs need of a tape, as a graph of its own."""
     graph = Graph()
@@ -284,15 +296,9 @@ def _graph(module: GraphModule, tape: Sequence[Node], inputs: Sequence[Node], ou
     for n in inputs:
         copies[n] = graph.placeholder(n.name)
         copies[n].meta = dict(n.meta)
-    needed = set(inputs)
-    todo = [n for n in outputs if isinstance(n, Node)]
-    while todo:
-        node = todo.pop()
-        if node not in needed:
-            needed.add(node)
-            todo += node.all_input_nodes
+    wanted = needed(outputs, inputs)
     for node in tape:
-        if node in needed and node not in copies:
+        if node in wanted and node not in copies:
             copies[node] = graph.node_copy(node, lambda n: copies[n])
     graph.output(tuple(copies[n] if isinstance(n, Node) else n for n in outputs))
     return GraphModule(module, graph)
