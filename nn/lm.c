@@ -15,6 +15,7 @@ typedef struct lm {
     tn_tensor start;        /* i64[], with a cache */
     tn_tensor position;     /* i64[T] */
     tn_tensor seen;         /* bool[T,S] */
+    tn_tensor rate;         /* f64[head/2], Llama */
 } lm;
 
 /* ---- parameters ------------------------------------------------------------------------------------------------------ */
@@ -109,11 +110,13 @@ static tn_tensor conv1d(lm *m, tn_tensor x, int64_t out, const char *name, doubl
     return tn_add(y, param(m, part, TN_DIMS(out), NN_ZEROS, 0));
 }
 
-/* Llama as [out,in], without biases. */
-static tn_tensor linear(lm *m, tn_tensor x, int64_t out, const char *name, double scale) {
+/* Llama as [out,in]. */
+static tn_tensor linear(lm *m, tn_tensor x, int64_t out, const char *name, bool bias, double scale) {
     char part[64];
     snprintf(part, sizeof part, "%s.weight", name);
-    return product(m, x, out, part, true, scale);
+    tn_tensor y = product(m, x, out, part, true, scale);
+    snprintf(part, sizeof part, "%s.bias", name);
+    return bias ? tn_add(y, param(m, part, TN_DIMS(out), NN_ZEROS, 0)) : y;
 }
 
 /* Rows of the table of embeddings. */
@@ -136,15 +139,16 @@ static tn_tensor embedded(lm *m, tn_tensor tokens, const char *name) {
     return tn_cast(tn_reshape(tn_mul(q, scale), TN_DIMS(m->batch, m->t, w)), m->o.dtype);
 }
 
-static tn_tensor norm(lm *m, tn_tensor x, const char *name) {
+/* Over the last axis, which has n elements. */
+static tn_tensor norm(lm *m, tn_tensor x, int64_t n, const char *name) {
     char part[64];
     snprintf(part, sizeof part, "%s.weight", name);
     tn_tensor y = m->o.kind == TN_NN_LLAMA ? nn_rms_norm(x, m->o.eps) : nn_layer_norm(x, m->o.eps);
-    tn_tensor w = param(m, part, TN_DIMS(m->o.width), NN_ONES, 1);
+    tn_tensor w = param(m, part, TN_DIMS(n), NN_ONES, 1);
     y = tn_mul(y, w);
     if (m->o.kind == TN_NN_LLAMA) return y;
     snprintf(part, sizeof part, "%s.bias", name);
-    return tn_add(y, param(m, part, TN_DIMS(m->o.width), NN_ZEROS, 0));
+    return tn_add(y, param(m, part, TN_DIMS(n), NN_ZEROS, 0));
 }
 
 static tn_tensor dropout(lm *m, tn_tensor x, const char *name) {
@@ -180,39 +184,44 @@ static tn_tensor cached(lm *m, tn_tensor x, const char *what) {
 }
 
 static tn_tensor attend(lm *m, tn_tensor q, tn_tensor k, tn_tensor v) {
+    if (m->o.head_norms) {
+        q = norm(m, q, m->head, "self_attn.q_norm");
+        k = norm(m, k, m->head, "self_attn.k_norm");
+    }
     if (m->o.kind == TN_NN_LLAMA) {
-        q = tn_nn_rope(q, m->position, m->o.rope_base);
-        k = tn_nn_rope(k, m->position, m->o.rope_base);
+        q = nn_rope(q, m->position, m->rate, m->o.rope_scale);
+        k = nn_rope(k, m->position, m->rate, m->o.rope_scale);
     }
     k = cached(m, k, "k");
     v = cached(m, v, "v");
     tn_tensor y = nn_attention(q, k, v, m->seen, "tn_nn_lm");
-    return tn_reshape(tn_permute(y, TN_INTS(0, 2, 1, 3)), TN_DIMS(m->batch, m->t, m->o.width));
+    return tn_reshape(tn_permute(y, TN_INTS(0, 2, 1, 3)), TN_DIMS(m->batch, m->t, m->o.heads * m->head));
 }
 
 /* Initial values as GPT-2 has them: what is added to the residual stream is smaller the more layers add to it. */
 static tn_tensor gpt2_block(lm *m, tn_tensor x) {
     int64_t w = m->o.width;
     double scale = 0.02, added = 0.02 / sqrt(2 * (double)m->o.layers);
-    tn_tensor qkv = conv1d(m, norm(m, x, "ln_1"), 3 * w, "attn.c_attn", scale);
+    tn_tensor qkv = conv1d(m, norm(m, x, w, "ln_1"), 3 * w, "attn.c_attn", scale);
     tn_tensor q = heads_of(m, qkv, 0, m->o.heads), k = heads_of(m, qkv, w, m->o.heads), v = heads_of(m, qkv, 2 * w, m->o.heads);
     x = tn_add(x, dropout(m, conv1d(m, attend(m, q, k, v), w, "attn.c_proj", added), "attn"));
-    tn_tensor y = tn_nn_gelu_tanh(conv1d(m, norm(m, x, "ln_2"), m->o.hidden, "mlp.c_fc", scale));
+    tn_tensor y = tn_nn_gelu_tanh(conv1d(m, norm(m, x, w, "ln_2"), m->o.hidden, "mlp.c_fc", scale));
     return tn_add(x, dropout(m, conv1d(m, y, w, "mlp.c_proj", added), "mlp"));
 }
 
 static tn_tensor llama_block(lm *m, tn_tensor x) {
-    int64_t w = m->o.width, shared = m->o.kv_heads * m->head;
+    int64_t w = m->o.width, wide = m->o.heads * m->head, shared = m->o.kv_heads * m->head;
     double scale = 0.02, added = 0.02 / sqrt(2 * (double)m->o.layers);
-    tn_tensor y = norm(m, x, "input_layernorm");
-    tn_tensor q = heads_of(m, linear(m, y, w, "self_attn.q_proj", scale), 0, m->o.heads);
-    tn_tensor k = heads_of(m, linear(m, y, shared, "self_attn.k_proj", scale), 0, m->o.kv_heads);
-    tn_tensor v = heads_of(m, linear(m, y, shared, "self_attn.v_proj", scale), 0, m->o.kv_heads);
-    x = tn_add(x, dropout(m, linear(m, attend(m, q, k, v), w, "self_attn.o_proj", added), "attn"));
-    y = norm(m, x, "post_attention_layernorm");
-    tn_tensor gate = tn_nn_silu(linear(m, y, m->o.hidden, "mlp.gate_proj", scale));
-    tn_tensor up = linear(m, y, m->o.hidden, "mlp.up_proj", scale);
-    return tn_add(x, dropout(m, linear(m, tn_mul(gate, up), w, "mlp.down_proj", added), "mlp"));
+    bool bias = m->o.biases > 0, last = m->o.biases > 1;
+    tn_tensor y = norm(m, x, w, "input_layernorm");
+    tn_tensor q = heads_of(m, linear(m, y, wide, "self_attn.q_proj", bias, scale), 0, m->o.heads);
+    tn_tensor k = heads_of(m, linear(m, y, shared, "self_attn.k_proj", bias, scale), 0, m->o.kv_heads);
+    tn_tensor v = heads_of(m, linear(m, y, shared, "self_attn.v_proj", bias, scale), 0, m->o.kv_heads);
+    x = tn_add(x, dropout(m, linear(m, attend(m, q, k, v), w, "self_attn.o_proj", last, added), "attn"));
+    y = norm(m, x, w, "post_attention_layernorm");
+    tn_tensor gate = tn_nn_silu(linear(m, y, m->o.hidden, "mlp.gate_proj", false, scale));
+    tn_tensor up = linear(m, y, m->o.hidden, "mlp.up_proj", false, scale);
+    return tn_add(x, dropout(m, linear(m, tn_mul(gate, up), w, "mlp.down_proj", false, added), "mlp"));
 }
 
 static void block(tn_graph *g, void *m, const tn_tensor *in, tn_tensor *out) {
@@ -230,11 +239,13 @@ static bool check_sizes(lm *m, tn_tensor tokens) {
     bool llama = o->kind == TN_NN_LLAMA;
     if (!o->kv_heads) o->kv_heads = o->heads;
     if (!o->hidden) o->hidden = llama ? (8 * o->width / 3 + 31) / 32 * 32 : 4 * o->width;
+    bool own_head = o->head > 0,
+         split = own_head ? o->head <= 1 << 20 && o->heads <= 1 << 20 : o->heads > 0 && o->width % o->heads == 0;
     bool sizes = o->vocab > 0 && o->positions > 0 && o->width > 0 && o->layers > 0 && o->heads > 0 && o->kv_heads > 0 &&
-                 o->hidden > 0 && o->group >= 0 && o->width <= 1 << 20 && o->layers <= 1 << 12 &&
+                 o->hidden > 0 && o->head >= 0 && o->group >= 0 && o->width <= 1 << 20 && o->layers <= 1 << 12 &&
                  (llama || o->kind == TN_NN_GPT2);
-    if (!sizes || o->width % o->heads || o->heads % o->kv_heads || (!llama && o->kv_heads != o->heads) ||
-        (llama && o->width / o->heads % 2)) {
+    if (!sizes || !split || o->heads % o->kv_heads || (!llama && o->kv_heads != o->heads) ||
+        (llama && (own_head ? o->head : o->width / o->heads) % 2)) {
         nn_fail(
             m->g, TN_ERR_INVAL,
             "tn_nn_lm: vocab %lld, positions %lld, width %lld, layers %lld, heads %lld, kv_heads %lld, hidden %lld: all are "
@@ -242,6 +253,15 @@ static bool check_sizes(lm *m, tn_tensor tokens) {
             "even width",
             (long long)o->vocab, (long long)o->positions, (long long)o->width, (long long)o->layers, (long long)o->heads,
             (long long)o->kv_heads, (long long)o->hidden);
+        return false;
+    }
+    bool more = o->head || o->window || o->biases || o->head_norms || o->rope_rates || o->rope_scale != 0;
+    if ((!llama && more) || o->window < 0 || o->biases < 0 || o->biases > 2 || !(o->rope_base >= 0) || !(o->rope_scale >= 0)) {
+        nn_fail(
+            m->g, TN_ERR_INVAL,
+            "tn_nn_lm: head %lld, window %lld, biases %d, rope_base %g, rope_scale %g: none is below 0, biases are at most 2, "
+            "and GPT-2 has none of these",
+            (long long)o->head, (long long)o->window, o->biases, o->rope_base, o->rope_scale);
         return false;
     }
     if ((o->weights != TN_F32 && o->weights != TN_F16 && o->weights != TN_BF16) || (o->weights != TN_F32 && o->group)) {
@@ -277,7 +297,8 @@ static bool check_sizes(lm *m, tn_tensor tokens) {
                 (long long)o->span, (long long)s.dim[1], (long long)o->positions);
         return false;
     }
-    m->batch = s.dim[0], m->t = s.dim[1], m->head = o->width / o->heads;
+    m->batch = s.dim[0], m->t = s.dim[1], m->head = own_head ? o->head : o->width / o->heads;
+    if (o->rope_scale == 0) o->rope_scale = 1;
     return true;
 }
 
@@ -292,6 +313,15 @@ static void place(lm *m) {
         row = tn_add(row, tn_cast(m->start, TN_I32));
     }
     m->seen = tn_le(column, row);
+    if (m->o.window && m->o.window < square.dim[1])
+        m->seen = tn_and(m->seen, tn_lt(row, tn_add_scalar(column, (double)m->o.window)));
+    if (m->o.kind == TN_NN_GPT2) return;
+    double base = m->o.rope_base > 0 ? m->o.rope_base : 10000;
+    tn_shape pairs = TN_DIMS(m->head / 2);
+    if (m->o.rope_rates)
+        m->rate = tn_const(m->g, TN_F64, pairs, m->o.rope_rates);
+    else /* in double: powers in f32 would be off by the position times their rounding */
+        m->rate = tn_exp(tn_mul_scalar(tn_iota(m->g, TN_F64, pairs, 0), -2 * log(base) / (double)m->head));
 }
 
 static tn_tensor model(lm *m, tn_tensor tokens) {
@@ -318,8 +348,8 @@ static tn_tensor model(lm *m, tn_tensor tokens) {
     }
     m->layer = -1;
     if (!x.id) return x;
-    x = norm(m, x, llama ? "model.norm" : "ln_f");
-    if (llama && !m->o.tied) return linear(m, x, m->o.vocab, "lm_head", 0.02);
+    x = norm(m, x, w, llama ? "model.norm" : "ln_f");
+    if (llama && !m->o.tied) return linear(m, x, m->o.vocab, "lm_head", false, 0.02);
     return product(m, x, m->o.vocab, table, true, 0.02);
 }
 

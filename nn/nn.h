@@ -50,6 +50,8 @@ tn_tensor nn_rms_norm(tn_tensor x, double eps);
 /* attention.c: softmax(q k^T / sqrt(d), where `seen` bool[..,T,S]) v; a `seen` without a graph: everywhere. */
 tn_tensor nn_attention(tn_tensor q, tn_tensor k, tn_tensor v, tn_tensor seen, const char *fn);
 
+/* attention.c: rotary positions; rate f64[d/2]: how much a position turns each pair; scale: of the result. */
+tn_tensor nn_rope(tn_tensor x /* f[..,T,d] */, tn_tensor position /* i64[T] */, tn_tensor rate, double scale);
 /* base f[..,S,d] with rows start .. start + T - 1 of its last axis but one replaced by x f[..,T,d]; start i64[]. */
 tn_tensor nn_write_rows(tn_tensor base, tn_tensor x, tn_tensor start);
 

@@ -244,6 +244,26 @@ TN_API tn_tensor tn_nn_attention(tn_tensor q /* f[..,T,d] */, tn_tensor k /* f[.
 /* Rotary positions (Su et al. 2021, arXiv:2104.09864) as Llama has them: elements i and i + d/2 of a row turn by position *
  * base^(-2i/d). d is even; base 0 = 10000. */
 TN_API tn_tensor tn_nn_rope(tn_tensor x /* f[..,T,d] */, tn_tensor position /* i64[T] */, double base);
+/* How models that read longer texts than they were first trained on scale the rates base^(-2i/d) by which positions turn pairs.
+ */
+typedef enum {
+    TN_NN_ROPE_PLAIN,
+    TN_NN_ROPE_LINEAR, /* all are divided by factor */
+    TN_NN_ROPE_LLAMA3, /* pairs that turn less than `low` times in `positions` are divided by factor, those that turn more than
+                          `high` times are not, others partly (Llama 3.1) */
+    TN_NN_ROPE_YARN    /* the same with `low` and `high` turns, partly by the number of the pair (Peng et al. 2023,
+                          arXiv:2309.00071) */
+} tn_nn_rope_kind;
+typedef struct {
+    tn_nn_rope_kind kind;
+    double base;      /* 0 = 10000 */
+    double factor;    /* at least 1 */
+    double low, high; /* 0 = 1 and 4, for YaRN 1 and 32 */
+    double positions; /* of the texts that the model was first trained on */
+    double scale;     /* YaRN: what queries and keys are multiplied by; 0 = 1 + 0.1 log(factor) */
+} tn_nn_rope_opts;
+/* Rates of the d / 2 pairs of a head; returns what queries and keys are multiplied by, or 0 where an option or d is wrong. */
+TN_API double tn_nn_rope_rates(int64_t d, tn_nn_rope_opts opts, double *rates /* [d/2] */);
 /* (silu(x g) * (x u)) d (Shazeer 2020, arXiv:2002.05202) without biases: "<name>/gate/w" and "<name>/up/w" f[C,hidden],
  * "<name>/down/w" f[hidden,C]. */
 TN_API tn_tensor tn_nn_swiglu(tn_tensor x /* f[..,C] */, int64_t hidden, const char *name);
@@ -278,12 +298,21 @@ typedef struct {
     int recompute; /* 1: gradients compute each block again, from what goes into it (tn_checkpoint) */
     int64_t
         span; /* of tn_nn_lm_cached: only so many positions of the cache are looked at; start + T is at most that. 0 = all */
+    /* What relatives of Llama differ in (Mistral, Qwen2, Qwen3); 0 is Llama. */
+    int64_t head;   /* the width of a head; 0 = width / heads */
+    int64_t window; /* a token sees so many positions, its own the last of them; 0: all up to its own */
+    int biases;     /* 1: of q_proj, k_proj and v_proj; 2: of o_proj, too */
+    int head_norms; /* 1: RMS norms of each head of queries and keys, "self_attn.q_norm.weight" and "k_norm" f[head] */
+    /* Scaled rotary positions: by how much a position turns each pair of elements (NULL: rope_base^(-2i/head)), and what
+     * queries and keys are multiplied by behind that (0 = 1). tn_nn_rope_rates makes both. */
+    const double *rope_rates; /* [head/2] */
+    double rope_scale;
 } tn_nn_lm_opts;
 /* The logits of what follows each token: f[B,T,vocab], where T is at most opts.positions. Token ids must be below vocab (as in
  * tn_gather they are clamped). */
 TN_API tn_tensor tn_nn_lm(tn_tensor tokens /* i[B,T] */, tn_nn_lm_opts opts);
 /* The same of tokens at positions start .. start + T - 1, after others: keys and values of all positions are kept in the states
- * "cache.<layer>.k" and "cache.<layer>.v" f[B,kv_heads,positions,width/heads], which every run writes T rows of. start + T must
+ * "cache.<layer>.k" and "cache.<layer>.v" f[B,kv_heads,positions,head], which every run writes T rows of. start + T must
  * be at most opts.positions. What earlier runs wrote from start on is not seen. */
 TN_API tn_tensor tn_nn_lm_cached(tn_tensor tokens /* i[B,T] */, tn_tensor start /* i64[] */, tn_nn_lm_opts opts);
 

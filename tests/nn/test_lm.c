@@ -27,6 +27,44 @@ static const tn_nn_lm_opts llama = { .kind = TN_NN_LLAMA,
                                      .kv_heads = 2,
                                      .hidden = 20,
                                      .rope_base = 100 };
+/* As Mistral, Qwen2 and Qwen3 are, with scaled rotary positions. */
+static const double rates[2] = { 0.7, 0.03 }, more_rates[3] = { 0.9, 0.2, 0.01 };
+static const tn_nn_lm_opts mistral = { .kind = TN_NN_LLAMA,
+                                       .vocab = 13,
+                                       .positions = 9,
+                                       .width = 16,
+                                       .layers = 2,
+                                       .heads = 4,
+                                       .kv_heads = 1,
+                                       .hidden = 20,
+                                       .window = 3,
+                                       .rope_rates = rates };
+static const tn_nn_lm_opts qwen2 = { .kind = TN_NN_LLAMA,
+                                     .vocab = 13,
+                                     .positions = 9,
+                                     .width = 16,
+                                     .layers = 2,
+                                     .heads = 4,
+                                     .kv_heads = 2,
+                                     .hidden = 20,
+                                     .rope_base = 50,
+                                     .tied = 1,
+                                     .biases = 1 };
+static const tn_nn_lm_opts qwen3 = { .kind = TN_NN_LLAMA,
+                                     .vocab = 13,
+                                     .positions = 9,
+                                     .width = 16,
+                                     .layers = 2,
+                                     .heads = 4,
+                                     .kv_heads = 2,
+                                     .hidden = 20,
+                                     .head = 6,
+                                     .biases = 2,
+                                     .head_norms = 1,
+                                     .window = 4,
+                                     .rope_rates = more_rates,
+                                     .rope_scale = 1.25 };
+static const tn_nn_lm_opts *const relatives[] = { &mistral, &qwen2, &qwen3 };
 static const int32_t tokens[2][T] = { { 3, 12, 0, 7, 7, 1, 5 }, { 9, 2, 2, 11, 4, 0, 6 } };
 
 static void need(tn_status s) {
@@ -80,29 +118,31 @@ static void norm(const double *x, const double *w, const double *b, int64_t n, d
             y[t * n + i] = (x[t * n + i] - mean) / sqrt(var + (b ? 1e-5 : 1e-6)) * w[i] + (b ? b[i] : 0);
     }
 }
-static void turn(double *x, int64_t heads, int64_t d, int64_t stride, double base) { /* rotary positions */
+static void turn(double *x, int64_t heads, int64_t d, const tn_nn_lm_opts *o) { /* rotary positions */
     for (int64_t t = 0; t < T; t++)
         for (int64_t h = 0; h < heads; h++)
             for (int64_t i = 0; i < d / 2; i++) {
-                double *a = &x[t * stride + h * d + i], *b = a + d / 2;
-                double angle = (double)t * pow(base, -2.0 * (double)i / (double)d), p = *a, q = *b;
-                *a = p * cos(angle) - q * sin(angle), *b = q * cos(angle) + p * sin(angle);
+                double *a = &x[(t * heads + h) * d + i], *b = a + d / 2, scale = o->rope_scale > 0 ? o->rope_scale : 1;
+                double rate = o->rope_rates ? o->rope_rates[i] : pow(o->rope_base, -2.0 * (double)i / (double)d);
+                double c = scale * cos((double)t * rate), n = scale * sin((double)t * rate), p = *a, q = *b;
+                *a = p * c - q * n, *b = q * c + p * n;
             }
 }
 static void attend(const double *q, const double *k, const double *v, int64_t stride_q, int64_t stride, int64_t heads,
-                   int64_t shared, int64_t d, double *y) {
+                   int64_t shared, int64_t d, int64_t window, double *y) {
     for (int64_t h = 0; h < heads; h++)
         for (int64_t t = 0; t < T; t++) {
             double p[T], sum = 0;
             int64_t from = h / (heads / shared) * d;
-            for (int64_t s = 0; s <= t; s++) {
+            int64_t first = window && t >= window ? t - window + 1 : 0;
+            for (int64_t s = first; s <= t; s++) {
                 double dot = 0;
                 for (int64_t i = 0; i < d; i++) dot += q[t * stride_q + h * d + i] * k[s * stride + from + i];
                 sum += p[s] = exp(dot / sqrt((double)d));
             }
             for (int64_t i = 0; i < d; i++) {
                 double out = 0;
-                for (int64_t s = 0; s <= t; s++) out += p[s] / sum * v[s * stride + from + i];
+                for (int64_t s = first; s <= t; s++) out += p[s] / sum * v[s * stride + from + i];
                 y[t * heads * d + h * d + i] = out;
             }
         }
@@ -115,7 +155,7 @@ static void gpt2_layer(tn_session *s, int l, double *x) {
     norm(x, get(s, l, "h.%d.ln_1.weight", C, w), get(s, l, "h.%d.ln_1.bias", C, b), C, y);
     product(y, get(s, l, "h.%d.attn.c_attn.weight", 3 * C * C, w), get(s, l, "h.%d.attn.c_attn.bias", 3 * C, b), C, 3 * C,
             false, z);
-    attend(z, z + C, z + 2 * C, 3 * C, 3 * C, H, H, C / H, y);
+    attend(z, z + C, z + 2 * C, 3 * C, 3 * C, H, H, C / H, 0, y);
     product(y, get(s, l, "h.%d.attn.c_proj.weight", C * C, w), get(s, l, "h.%d.attn.c_proj.bias", C, b), C, C, false, z);
     for (int i = 0; i < T * C; i++) x[i] += z[i];
     norm(x, get(s, l, "h.%d.ln_2.weight", C, w), get(s, l, "h.%d.ln_2.bias", C, b), C, y);
@@ -125,23 +165,43 @@ static void gpt2_layer(tn_session *s, int l, double *x) {
     for (int i = 0; i < T * C; i++) x[i] += y[i];
 }
 #define LAYER "model.layers.%d."
-static void llama_layer(tn_session *s, int l, double *x) {
+/* y[T][out] = x[T][in] times the matrix of that name, with its bias. */
+static void linear(tn_session *s, int l, const char *name, const double *x, int64_t in, int64_t out, bool bias, double *y) {
+    static double w[MOST], b[MOST];
+    char full[128];
+    snprintf(full, sizeof full, LAYER "%s.weight", l, name);
+    get(s, 0, full, in * out, w);
+    snprintf(full, sizeof full, LAYER "%s.bias", l, name);
+    product(x, w, bias ? get(s, 0, full, out, b) : NULL, in, out, true, y);
+}
+/* Every row of n elements, of which there are T times `heads`. */
+static void norm_heads(tn_session *s, int l, const char *name, int64_t heads, int64_t n, double *x) {
+    static double w[MOST], y[MOST];
+    get(s, l, name, n, w);
+    for (int64_t h = 0; h < heads; h++) norm(x + h * T * n, w, NULL, n, y + h * T * n);
+    memcpy(x, y, (size_t)(T * heads * n) * sizeof *x);
+}
+static void llama_layer(tn_session *s, const tn_nn_lm_opts *o, int l, double *x) {
     static double w[MOST], y[MOST], q[MOST], k[MOST], v[MOST];
-    enum { C = 16, H = 4, S = 2, D = 4, F = 20 };
-    norm(x, get(s, l, LAYER "input_layernorm.weight", C, w), NULL, C, y);
-    product(y, get(s, l, LAYER "self_attn.q_proj.weight", C * C, w), NULL, C, C, true, q);
-    product(y, get(s, l, LAYER "self_attn.k_proj.weight", C * S * D, w), NULL, C, S * D, true, k);
-    product(y, get(s, l, LAYER "self_attn.v_proj.weight", C * S * D, w), NULL, C, S * D, true, v);
-    turn(q, H, D, C, llama.rope_base), turn(k, S, D, S * D, llama.rope_base);
-    attend(q, k, v, C, S * D, H, S, D, y);
-    product(y, get(s, l, LAYER "self_attn.o_proj.weight", C * C, w), NULL, C, C, true, q);
-    for (int i = 0; i < T * C; i++) x[i] += q[i];
-    norm(x, get(s, l, LAYER "post_attention_layernorm.weight", C, w), NULL, C, y);
-    product(y, get(s, l, LAYER "mlp.gate_proj.weight", C * F, w), NULL, C, F, true, q);
-    product(y, get(s, l, LAYER "mlp.up_proj.weight", C * F, w), NULL, C, F, true, k);
-    for (int i = 0; i < T * F; i++) q[i] *= k[i] / (1 + exp(-q[i]));
-    product(q, get(s, l, LAYER "mlp.down_proj.weight", C * F, w), NULL, F, C, true, y);
-    for (int i = 0; i < T * C; i++) x[i] += y[i];
+    int64_t c = o->width, h = o->heads, g = o->kv_heads, d = o->head ? o->head : c / h, f = o->hidden;
+    norm(x, get(s, l, LAYER "input_layernorm.weight", c, w), NULL, c, y);
+    linear(s, l, "self_attn.q_proj", y, c, h * d, o->biases > 0, q);
+    linear(s, l, "self_attn.k_proj", y, c, g * d, o->biases > 0, k);
+    linear(s, l, "self_attn.v_proj", y, c, g * d, o->biases > 0, v);
+    if (o->head_norms) {
+        norm_heads(s, l, LAYER "self_attn.q_norm.weight", h, d, q);
+        norm_heads(s, l, LAYER "self_attn.k_norm.weight", g, d, k);
+    }
+    turn(q, h, d, o), turn(k, g, d, o);
+    attend(q, k, v, h * d, g * d, h, g, d, o->window, y);
+    linear(s, l, "self_attn.o_proj", y, h * d, c, o->biases > 1, q);
+    for (int i = 0; i < T * c; i++) x[i] += q[i];
+    norm(x, get(s, l, LAYER "post_attention_layernorm.weight", c, w), NULL, c, y);
+    linear(s, l, "mlp.gate_proj", y, c, f, false, q);
+    linear(s, l, "mlp.up_proj", y, c, f, false, k);
+    for (int i = 0; i < T * f; i++) q[i] *= k[i] / (1 + exp(-q[i]));
+    linear(s, l, "mlp.down_proj", q, f, c, false, y);
+    for (int i = 0; i < T * c; i++) x[i] += y[i];
 }
 static void reference(tn_session *s, const tn_nn_lm_opts *o, const int32_t *token, double *logits) {
     static double table[MOST], p[MOST], b[MOST], x[MOST], y[MOST];
@@ -151,7 +211,7 @@ static void reference(tn_session *s, const tn_nn_lm_opts *o, const int32_t *toke
     if (!is_llama) get(s, 0, "wpe.weight", o->positions * c, p);
     for (int64_t t = 0; t < T; t++)
         for (int64_t i = 0; i < c; i++) x[t * c + i] = table[token[t] * c + i] + (is_llama ? 0 : p[t * c + i]);
-    for (int l = 0; l < (int)o->layers; l++) is_llama ? llama_layer(s, l, x) : gpt2_layer(s, l, x);
+    for (int l = 0; l < (int)o->layers; l++) is_llama ? llama_layer(s, o, l, x) : gpt2_layer(s, l, x);
     norm(x, get(s, 0, is_llama ? "model.norm.weight" : "ln_f.weight", c, p), is_llama ? NULL : get(s, 0, "ln_f.bias", c, b), c,
          y);
     if (is_llama && !o->tied) get(s, 0, "lm_head.weight", o->vocab * c, table);
@@ -232,6 +292,43 @@ static void test_forward(void **state) {
     forward(&llama);
     tied.kv_heads = 2;
     forward(&tied);
+    for (size_t i = 0; i < 3; i++) forward(relatives[i]);
+}
+
+/* Rates of scaled positions, each by its definition. */
+static void test_rope_rates(void **state) {
+    (void)state;
+    enum { D = 64 };
+    double r[D / 2], old = 8192, two_pi = 2 * acos(-1);
+    assert_true(tn_nn_rope_rates(D, (tn_nn_rope_opts){ .base = 5e5 }, r) == 1);
+    for (int i = 0; i < D / 2; i++) assert_true(fabs(r[i] / pow(5e5, -i / 32.0) - 1) < 1e-12);
+    assert_true(tn_nn_rope_rates(D, (tn_nn_rope_opts){ .kind = TN_NN_ROPE_LINEAR, .factor = 4 }, r) == 1);
+    for (int i = 0; i < D / 2; i++) assert_true(fabs(r[i] * 4 / pow(1e4, -i / 32.0) - 1) < 1e-12);
+    tn_nn_rope_opts o = { .kind = TN_NN_ROPE_LLAMA3, .base = 5e5, .factor = 32, .positions = old };
+    assert_true(tn_nn_rope_rates(D, o, r) == 1);
+    for (int i = 0; i < D / 2; i++) {
+        double rate = pow(5e5, -i / 32.0), wave = two_pi / rate, smooth = (old / wave - 1) / 3;
+        double want = wave > old ? rate / 32 : wave < old / 4 ? rate : (1 - smooth) * rate / 32 + smooth * rate;
+        assert_true(fabs(r[i] / want - 1) < 1e-12);
+    }
+    o = (tn_nn_rope_opts){ .kind = TN_NN_ROPE_YARN, .base = 1e6, .factor = 4, .positions = 32768 };
+    assert_true(fabs(tn_nn_rope_rates(D, o, r) - (1 + 0.1 * log(4))) < 1e-12);
+    double from = floor(D * log(32768 / (32 * two_pi)) / (2 * log(1e6))), to = ceil(D * log(32768 / two_pi) / (2 * log(1e6)));
+    for (int i = 0; i < D / 2; i++) {
+        double rate = pow(1e6, -i / 32.0), ramp = fmin(fmax((i - from) / (to - from), 0), 1);
+        assert_true(fabs(r[i] / (rate / 4 * ramp + rate * (1 - ramp)) - 1) < 1e-12);
+    }
+    o.scale = 0.5;
+    assert_true(tn_nn_rope_rates(D, o, r) == 0.5);
+    const tn_nn_rope_opts wrong[] = { { .base = 1 },
+                                      { .kind = TN_NN_ROPE_LINEAR },
+                                      { .kind = TN_NN_ROPE_LINEAR, .factor = 0.5 },
+                                      { .kind = TN_NN_ROPE_YARN, .factor = 2 },
+                                      { .kind = TN_NN_ROPE_LLAMA3, .factor = 2, .positions = 9, .low = 5 },
+                                      { .kind = (tn_nn_rope_kind)9, .factor = 2, .positions = 9 },
+                                      { .base = NAN } };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) assert_true(tn_nn_rope_rates(D, wrong[i], r) == 0);
+    assert_true(tn_nn_rope_rates(7, (tn_nn_rope_opts){ 0 }, r) == 0 && tn_nn_rope_rates(D, (tn_nn_rope_opts){ 0 }, NULL) == 0);
 }
 
 static void test_swiglu(void **state) {
@@ -316,6 +413,7 @@ static void test_quantised(void **state) {
     (void)state;
     quantised(gpt2, 8), quantised(gpt2, 4);
     quantised(llama, 8), quantised(llama, 4);
+    for (size_t i = 0; i < 3; i++) quantised(*relatives[i], i % 2 ? 4 : 8);
 }
 
 /* Weights of 16 bits: the logits of a model of f32 that has the same values; no gradients. */
@@ -362,6 +460,7 @@ static void test_halves(void **state) {
     (void)state;
     halved(gpt2, TN_BF16), halved(gpt2, TN_F16);
     halved(llama, TN_BF16), halved(llama, TN_F16);
+    for (size_t i = 0; i < 3; i++) halved(*relatives[i], i % 2 ? TN_F16 : TN_BF16);
 }
 
 /* Gradients of the loss by some elements of every parameter against differences, in double. */
@@ -408,6 +507,7 @@ static void test_gradients(void **state) {
     (void)state;
     gradients(gpt2);
     gradients(llama);
+    for (size_t i = 0; i < 3; i++) gradients(*relatives[i]);
 }
 
 /* Sizes at which recipes choose other schedules than for small ones; weights [out,in] are updated across their gradients. */
@@ -454,6 +554,16 @@ static void test_wrong(void **state) {
         { { .vocab = 5, .positions = 4, .width = 6, .layers = 1, .heads = 2, .kv_heads = 1 }, 2, "as many of both" },
         { { .kind = TN_NN_LLAMA, .vocab = 5, .positions = 4, .width = 6, .layers = 1, .heads = 2 }, 2, "even width" },
         { { .vocab = 5, .positions = 4, .width = 6, .layers = 1, .heads = 2, .dropout = 0.1 }, 2, "not a tensor" },
+        { { .vocab = 5, .positions = 4, .width = 6, .layers = 1, .heads = 2, .window = 2 }, 2, "GPT-2 has none of these" },
+        { { .kind = TN_NN_LLAMA, .vocab = 5, .positions = 4, .width = 8, .layers = 1, .heads = 2, .window = -2 },
+          2,
+          "window -2" },
+        { { .kind = TN_NN_LLAMA, .vocab = 5, .positions = 4, .width = 8, .layers = 1, .heads = 2, .head = 3 },
+          2,
+          "even width" },
+        { { .kind = TN_NN_LLAMA, .vocab = 5, .positions = 4, .width = 8, .layers = 1, .heads = 2, .biases = 3 },
+          2,
+          "biases 3" },
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         tn_graph *g = tn_graph_new(ctx, "wrong");
@@ -493,9 +603,9 @@ static int close_ctx(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_forward),   cmocka_unit_test(test_swiglu),
-                                        cmocka_unit_test(test_quantised), cmocka_unit_test(test_halves),
-                                        cmocka_unit_test(test_gradients), cmocka_unit_test(test_learns),
-                                        cmocka_unit_test(test_wrong) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_forward), cmocka_unit_test(test_rope_rates),
+                                        cmocka_unit_test(test_swiglu),  cmocka_unit_test(test_quantised),
+                                        cmocka_unit_test(test_halves),  cmocka_unit_test(test_gradients),
+                                        cmocka_unit_test(test_learns),  cmocka_unit_test(test_wrong) };
     return cmocka_run_group_tests(tests, open_ctx, close_ctx);
 }
