@@ -45,6 +45,10 @@ tn_status io_expect(io_reader *r, char c, const char *where);
 /* A whole number 0 .. 2^63-1 without sign, leading zero, fraction or exponent. */
 tn_status io_read_int(io_reader *r, const char *what, int64_t *out);
 
+/* A string of JSON: decoded behind the *n_text bytes of `text`, which has room for as many bytes as the reader (decoding never
+ * lengthens), and ended by a zero byte. max 0: any length. */
+tn_status io_read_text(io_reader *r, const char *what, size_t max, char *text, size_t *n_text, char **out);
+
 typedef struct io_file {
     int fd;
     uint64_t size;

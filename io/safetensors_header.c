@@ -35,79 +35,9 @@ void st_sort(int *order, int n, bool (*less)(const void *ud, int a, int b), cons
     }
 }
 
-/* ---- strings ---- */
-
-static int hex_digit(int c) {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
-/* The four digits after \u; -1 when they are not there. */
-static int32_t read_hex4(io_reader *r) {
-    int32_t v = 0;
-    for (int i = 0; i < 4; i++) {
-        int d = hex_digit(io_next(r));
-        if (d < 0) return -1;
-        v = v * 16 + d;
-    }
-    return v;
-}
-
-static size_t put_utf8(char *to, uint32_t c) {
-    if (c < 0x80) return to[0] = (char)c, 1;
-    if (c < 0x800) return to[0] = (char)(0xC0 | c >> 6), to[1] = (char)(0x80 | (c & 63)), 2;
-    if (c < 0x10000) {
-        to[0] = (char)(0xE0 | c >> 12), to[1] = (char)(0x80 | (c >> 6 & 63)), to[2] = (char)(0x80 | (c & 63));
-        return 3;
-    }
-    to[0] = (char)(0xF0 | c >> 18), to[1] = (char)(0x80 | (c >> 12 & 63));
-    to[2] = (char)(0x80 | (c >> 6 & 63)), to[3] = (char)(0x80 | (c & 63));
-    return 4;
-}
-
-/* An escape after its backslash, appended to the text. */
-static tn_status read_escape(io_reader *r, st_header *h) {
-    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
-    int c = io_next(r);
-    const char *plain = c > 0 ? strchr(from, c) : NULL;
-    if (plain) {
-        h->text[h->n_text++] = to[plain - from];
-        return TN_OK;
-    }
-    if (c != 'u') return io_parse_error(r, "unknown escape in a string");
-    int32_t u = read_hex4(r);
-    if (u < 0) return io_parse_error(r, "\\u needs four hexadecimal digits");
-    if (u == 0) return io_parse_error(r, "a string contains the zero character");
-    if (u >= 0xDC00 && u < 0xE000) return io_parse_error(r, "a low surrogate without a high one before it");
-    uint32_t code = (uint32_t)u;
-    if (u >= 0xD800 && u < 0xDC00) {
-        int32_t low = io_next(r) == '\\' && io_next(r) == 'u' ? read_hex4(r) : -1;
-        if (low < 0xDC00 || low >= 0xE000) return io_parse_error(r, "a high surrogate without a low one after it");
-        code = 0x10000 + (((uint32_t)u - 0xD800) << 10) + ((uint32_t)low - 0xDC00);
-    }
-    h->n_text += put_utf8(h->text + h->n_text, code);
-    return TN_OK;
-}
-
 /* A string, decoded into h->text and ended by a zero byte. max 0 = only bounded by the header. */
 static tn_status read_string(io_reader *r, st_header *h, const char *what, size_t max, char **out) {
-    size_t start = h->n_text;
-    tn_status s;
-    if ((s = io_expect(r, '"', what))) return s;
-    for (;;) {
-        int c = io_next(r);
-        if (c == '"') break;
-        if (c < 0) return io_parse_error(r, "a string has no end");
-        if (c < 32) return io_parse_error(r, "a control character in a string");
-        if (c != '\\')
-            h->text[h->n_text++] = (char)c;
-        else if ((s = read_escape(r, h)))
-            return s;
-        if (max && h->n_text - start > max) return io_parse_error(r, "a name of more than %zu bytes", max);
-    }
-    if (!io_is_utf8(h->text + start, h->n_text - start)) return io_parse_error(r, "a string is not UTF-8");
-    h->text[h->n_text++] = 0;
-    *out = h->text + start;
-    return TN_OK;
+    return io_read_text(r, what, max, h->text, &h->n_text, out);
 }
 
 /* ---- the parts of an entry ---- */

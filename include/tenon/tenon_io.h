@@ -1,4 +1,4 @@
-/* tenon_io.h - arrays in files: safetensors, GGUF, npy, CSV, and the state of a session.
+/* tenon_io.h - arrays in files: JSON, safetensors, GGUF, npy, CSV, and the state of a session.
  *
  * Files are untrusted: a header is checked as a whole (sizes, dtypes, shapes, overlaps, gaps, duplicate names, bool bytes)
  * before its data is read, and no file makes a function here use memory beyond a small multiple of the file's size. Files of
@@ -32,6 +32,8 @@ extern "C" {
 #define TN_IO_MAX_FIELD 120
 #define TN_IO_MAX_COLUMNS 65536
 #define TN_IO_MAX_CSV 4294967296
+#define TN_IO_MAX_JSON 67108864
+#define TN_IO_MAX_DEPTH 64
 
 /* Frees an array that a function of this header gave out. NULL is fine. */
 TN_API void tn_io_free(tn_ctx *ctx, void *data);
@@ -49,6 +51,28 @@ typedef struct {
     size_t n;
 } tn_io_bytes;
 TN_API TN_CHECK tn_status tn_io_files_save(tn_ctx *ctx, const tn_io_bytes *files, int n);
+
+/* ---- JSON, for reading --------------------------------------------------------------------------------------------------- */
+
+typedef enum { TN_JSON_NULL, TN_JSON_BOOL, TN_JSON_NUMBER, TN_JSON_TEXT, TN_JSON_ARRAY, TN_JSON_OBJECT } tn_json_kind;
+/* Values stand in the order of the file: what is in an array or an object begins behind it, v + 1, and the value behind v and
+ * all that is in it is v + v->all. */
+typedef struct tn_json {
+    const char *key;  /* of a member of an object; NULL elsewhere */
+    const char *text; /* of a text, decoded, with a zero behind it; NULL elsewhere */
+    double number;    /* of a number; of a bool 0 or 1 */
+    tn_json_kind kind;
+    int32_t n;   /* bytes of a text, elements of an array, members of an object */
+    int32_t all; /* values: this one and all that are in it */
+} tn_json;
+
+/* RFC 8259, strictly, up to TN_IO_MAX_JSON bytes and TN_IO_MAX_DEPTH levels; texts have no zero character. *out is the value
+ * that the file is. Takes up to 20 bytes of memory a byte of the file. */
+TN_API TN_CHECK tn_status tn_io_json_load(tn_ctx *ctx, const char *path, const tn_json **out);
+TN_API TN_CHECK tn_status tn_io_json_parse(tn_ctx *ctx, const void *bytes, size_t n, const char *name, const tn_json **out);
+TN_API void tn_io_json_free(tn_ctx *ctx, const tn_json *root); /* NULL is fine */
+/* The member of an object, of several with that key the last; NULL: there is none, or v is NULL or no object. */
+TN_API const tn_json *tn_io_json_find(const tn_json *v, const char *key);
 
 /* ---- safetensors: many named arrays in one file -------------------------------------------------------------------------- */
 
