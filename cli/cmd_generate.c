@@ -8,9 +8,10 @@
 typedef struct writer {
     cli *c;
     lm_config k;
-    lm_gguf *file; /* NULL: a folder */
+    lm_gguf *file;     /* NULL: a folder */
+    lm_files *weights; /* of the folder */
     tn_bpe *vocab;
-    int32_t begin, end; /* tokens that stand there in every text; -1: there is none */
+    int32_t begin; /* the token that every text begins with; -1: there is none */
     tn_program *p;
     tn_session *s;
     int64_t positions, start; /* start: of the next token */
@@ -60,7 +61,7 @@ static tn_session *open_session(const writer *w, int64_t tokens, bool logits, in
     if (w->file)
         lm_gguf_weights(w->file, s);
     else
-        lm_weights_load(c, c->args[0], s);
+        lm_files_weights(w->weights, s);
     tn_graph_free(g);
     return s;
 }
@@ -99,7 +100,10 @@ static void print_json(cli *c, const writer *w, size_t n_prompt, double seconds)
 /* The prompt's tokens; without a prompt the end of a text, or of a line. */
 static size_t read_prompt(writer *w, size_t more) {
     cli *c = w->c;
-    const char *prompt = cli_text(c, "prompt", w->begin >= 0 ? "" : w->end >= 0 ? "<|endoftext|>" : "\n");
+    const char *prompt = cli_text(c, "prompt",
+                                  w->begin >= 0                                       ? ""
+                                  : tn_bpe_special_id(w->vocab, "<|endoftext|>") >= 0 ? "<|endoftext|>"
+                                                                                      : "\n");
     size_t n = strlen(prompt), first = w->begin >= 0, n_ids;
     if (!n && !first) cli_usage(c, "--prompt is empty");
     w->ids = cli_alloc((n + more + 1) * sizeof *w->ids);
@@ -117,16 +121,20 @@ static void open_model(writer *w) {
     cli *c = w->c;
     const char *path = c->args[0];
     int64_t context = cli_int(c, "context", 4096, 2, 1 << 30);
+    int32_t end = -1;
     if (lm_is_gguf(path)) {
         w->file = lm_gguf_open(c, path, context, &w->k);
-        w->vocab = lm_gguf_vocab(w->file, &w->begin, &w->end);
+        w->vocab = lm_gguf_vocab(w->file, &w->begin, &end);
     } else {
         if (!lm_config_load(c, path, &w->k)) cli_fail(c, "%s has no config.json: it is no model's folder", path);
         if (w->k.model.kind == TN_NN_LLAMA && w->k.model.positions > context) w->k.model.positions = context;
         w->vocab = lm_vocab_load(c, path);
-        if (!w->k.model.group) w->k.model.weights = lm_weights_dtype(c, path);
-        w->begin = -1, w->end = tn_bpe_special_id(w->vocab, "<|endoftext|>");
+        w->weights = lm_files_open(c, path);
+        if (!w->k.model.group) w->k.model.weights = lm_files_dtype(w->weights);
+        w->begin = -1;
+        if (!w->k.n_ends) end = tn_bpe_special_id(w->vocab, "<|endoftext|>");
     }
+    if (end >= 0) w->k.ends[w->k.n_ends++] = end;
     const char *dtype = cli_text(c, "dtype", "f32");
     w->k.model.dtype = !strcmp(dtype, "bf16") ? TN_BF16 : !strcmp(dtype, "f16") ? TN_F16 : TN_F32;
     if (strcmp(dtype, tn_dtype_name(w->k.model.dtype)) != 0) cli_usage(c, "--dtype is f32, bf16 or f16, not %s", dtype);
@@ -140,8 +148,16 @@ static void close_model(writer *w) {
     tn_session_free(w->s), tn_program_free(w->p);
     tn_bpe_free(cli_ctx(w->c), w->vocab);
     lm_gguf_close(w->file);
+    lm_files_close(w->weights);
+    lm_config_free(w->c, &w->k);
     free(w->logits);
     free(w->ids);
+}
+
+static bool ends(const writer *w, int32_t id) {
+    for (int i = 0; i < w->k.n_ends; i++)
+        if (id == w->k.ends[i]) return true;
+    return false;
 }
 
 static void write_tokens(writer *w, size_t n) {
@@ -153,7 +169,7 @@ static void write_tokens(writer *w, size_t n) {
     for (size_t i = 0; i < n; i++) {
         int32_t id;
         cli_need(c, tn_text_sample(cli_ctx(c), w->logits, (size_t)w->k.model.vocab, &o, &random, &id));
-        if (id == w->end) break;
+        if (ends(w, id)) break;
         w->ids[w->n++] = id;
         if (!c->json) show(w, id);
         if (i + 1 < n) feed(w, w->n - 1);
@@ -203,9 +219,8 @@ const cli_command command_generate = {
     "generate",
     "MODEL",
     "write text with a language model",
-    "MODEL is a folder: what train-lm wrote, or a GPT-2 or Llama from Hugging Face: config.json, model.safetensors, "
-    "vocab.json, "
-    "merges.txt;\n"
+    "MODEL is a folder: what train-lm wrote, or a GPT-2, Llama, Mistral, Qwen2 or Qwen3 from Hugging Face: config.json, "
+    "model.safetensors (or the files of its index), vocab.json, merges.txt;\n"
     "or a GGUF of these classes with a byte-level BPE: f32, f16, bf16, q8_0, q4_0, q4_k, q6_k.\n"
     "The same seed gives the same text. When all positions of the model are taken, the last half of the text is read again.\n\n"
     "examples:\n"

@@ -11,8 +11,8 @@
 
 typedef struct quantiser {
     cli *c;
-    char *path; /* of the weights that are read */
-    tn_io_tensors *file;
+    const char *folder; /* that is read */
+    lm_files *files;
     tn_io_tensor *out;
     int n;
     double squares, errors; /* sums over all quantised weights */
@@ -20,7 +20,7 @@ typedef struct quantiser {
 
 /* Array `name` as f32, with this shape. */
 static float *wide(quantiser *q, const char *name, tn_shape shape) {
-    const tn_io_tensor *x = lm_weight(q->c, q->path, q->file, name, shape);
+    const tn_io_tensor *x = lm_files_find(q->files, name, shape);
     int64_t n = shape_count(shape);
     float *y = cli_alloc((size_t)n * sizeof *y + 1);
     cli_need(q->c, tn_io_to_f32(cli_ctx(q->c), x->dtype, x->data, (size_t)n, y));
@@ -40,7 +40,7 @@ static float quantise_group(quantiser *q, const char *name, const float *w, int6
     float s = four ? top / -8 : fabsf(top) / 127;
     for (int64_t k = 0; k < group; k++) {
         float v = w[k * step], n = s != 0 ? rintf(v / s) : 0;
-        if (!isfinite(v)) cli_fail(q->c, "%s: %s has an element that is %g", q->path, name, (double)v);
+        if (!isfinite(v)) cli_fail(q->c, "%s: %s has an element that is %g", q->folder, name, (double)v);
         if (four) n = fminf(n, 7);
         out[k] = (int8_t)n;
         q->squares += (double)v * (double)v;
@@ -84,7 +84,7 @@ static void halve(quantiser *q, const char *name, tn_shape shape) {
         bits += 0x7fff + (bits >> 16 & 1);
         half[i] = (uint16_t)(bits >> 16), back = bits & 0xffff0000;
         memcpy(&v, &back, sizeof v);
-        if (!isfinite(w[i]) || !isfinite(v)) cli_fail(q->c, "%s: %s has an element that is %g", q->path, name, (double)w[i]);
+        if (!isfinite(w[i]) || !isfinite(v)) cli_fail(q->c, "%s: %s has an element that is %g", q->folder, name, (double)w[i]);
         q->squares += (double)w[i] * (double)w[i];
         q->errors += ((double)w[i] - (double)v) * ((double)w[i] - (double)v);
     }
@@ -143,9 +143,8 @@ static int run(cli *c) {
     tn_graph *g = tn_graph_new(cli_ctx(c), "quantised");
     tn_nn_lm(tn_input(g, "tokens", TN_I32, TN_DIMS(1, 1)), k.model);
     if (tn_graph_status(g)) cli_need(c, tn_graph_check(g));
-    quantiser q = { .c = c, .path = lm_path(from, "model.safetensors") };
+    quantiser q = { .c = c, .folder = from, .files = lm_files_open(c, from) };
     char *path = lm_path(to, "model.safetensors");
-    cli_need(c, tn_io_safetensors_load(cli_ctx(c), q.path, &q.file));
     convert(&q, g, &k.model);
     cli_need(c, tn_io_safetensors_save(cli_ctx(c), path, q.out, q.n));
     copy_file(c, from, to, "vocab.json");
@@ -163,10 +162,10 @@ static int run(cli *c) {
         json_finish(&j);
     } else
         printf("%.1f MB of weights; matrices are off by %.2f %% (root mean square)\n", (double)bytes * 1e-6, 100 * error);
-    tn_io_tensors_free(q.file);
+    lm_files_close(q.files);
+    lm_config_free(c, &k);
     tn_graph_free(g);
     free(q.out);
-    free(q.path);
     free(path);
     return CLI_OK;
 }

@@ -494,6 +494,7 @@ static int run(cli *c) {
     tn_session_free(t.train), tn_session_free(t.eval);
     tn_program_free(t.train_program), tn_program_free(t.eval_program);
     tn_bpe_free(cli_ctx(c), t.vocab);
+    lm_config_free(c, &t.k);
     free(t.ids);
     free(t.norms);
     free(t.points);

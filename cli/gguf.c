@@ -1,8 +1,9 @@
 /* gguf.c - language models in one file of llama.cpp: sizes and vocabulary from its metadata, weights from its arrays.
  *
- * In: a GGUF of the classes llama or gpt2, whose header tn_io_gguf_load has checked; from anywhere, so every number is checked
- * again for what it means. Out: the same model as from a folder of Hugging Face's, with its names and layouts. Weights in
- * blocks of 32 numbers with one scale (q8_0, q4_0) stay 8-bit numbers, with the same values; others become f32. */
+ * In: a GGUF of the classes llama, qwen2, qwen3 or gpt2, whose header tn_io_gguf_load has checked; from anywhere, so every
+ * number is checked again for what it means. Out: the same model as from a folder of Hugging Face's, with its names and
+ * layouts. Weights in blocks of 32 numbers with one scale (q8_0, q4_0) stay 8-bit numbers, with the same values; others become
+ * f32. */
 #include "lm.h"
 
 #include <math.h>
@@ -16,8 +17,10 @@ struct lm_gguf {
     cli *c;
     const char *path;
     tn_io_gguf *file;
-    bool llama;
+    const lm_class *of;
+    bool llama; /* or a relative */
     tn_nn_lm_opts model;
+    int64_t head;
 };
 
 bool lm_is_gguf(const char *path) {
@@ -28,7 +31,7 @@ bool lm_is_gguf(const char *path) {
 /* ---- sizes ---- */
 
 static const char *key_of(const lm_gguf *f, const char *key, char *full /* [128] */) {
-    snprintf(full, 128, "%s.%s", f->llama ? "llama" : "gpt2", key);
+    snprintf(full, 128, "%s.%s", f->of->gguf, key);
     return full;
 }
 static double number(const lm_gguf *f, const char *key, double fallback, double lo, double hi) {
@@ -60,14 +63,20 @@ static bool all_are(const lm_gguf *f, tn_io_gguf_type a, tn_io_gguf_type b) {
     return true;
 }
 
+static float *wide(const lm_gguf *f, const tn_io_gguf_tensor *t, size_t n) {
+    float *x = cli_alloc(n * sizeof *x + 1);
+    cli_need(f->c, tn_io_gguf_read(cli_ctx(f->c), t, x, n));
+    return x;
+}
+
 static void read_sizes(lm_gguf *f) {
     const char *kind = tn_io_gguf_text(f->file, "general.architecture");
     tn_nn_lm_opts *o = &f->model;
     if (!kind) cli_fail(f->c, "%s: there is no \"general.architecture\"", f->path);
-    f->llama = !strcmp(kind, "llama");
-    if (!f->llama && strcmp(kind, "gpt2") != 0)
-        cli_fail(f->c, "%s: a model of the class %.40s; llama and gpt2 are read", f->path, kind);
-    o->kind = f->llama ? TN_NN_LLAMA : TN_NN_GPT2;
+    if (!(f->of = lm_class_of(NULL, kind)))
+        cli_fail(f->c, "%s: a model of the class %.40s; gpt2, llama, qwen2 and qwen3 are read", f->path, kind);
+    f->llama = f->of->kind == TN_NN_LLAMA;
+    o->kind = f->of->kind;
     o->positions = whole(f, "context_length", NAN, 1e8), o->width = whole(f, "embedding_length", NAN, 1e6);
     o->layers = whole(f, "block_count", NAN, MOST_LAYERS), o->heads = whole(f, "attention.head_count", NAN, 1e6);
     o->hidden = whole(f, "feed_forward_length", NAN, 1e8);
@@ -86,13 +95,55 @@ static void read_sizes(lm_gguf *f) {
     o->eps = number(f, "attention.layer_norm_rms_epsilon", 1e-5, 0, 1);
     o->rope_base = number(f, "rope.freq_base", 10000, 1, 1e12);
     o->tied = !tn_io_gguf_find(f->file, "output.weight");
-    int64_t head = o->width / o->heads, turned = whole(f, "rope.dimension_count", (double)head, 1e6);
-    const char *scaling = tn_io_gguf_text(f->file, "llama.rope.scaling.type");
-    if (turned != head)
-        cli_fail(f->c, "%s: \"rope.dimension_count\" is %lld, heads are %lld wide: they must be equal", f->path,
-                 (long long)turned, (long long)head);
-    if ((scaling && strcmp(scaling, "none") != 0) || tn_io_gguf_find(f->file, "rope_freqs.weight"))
-        cli_fail(f->c, "%s: scaled rotary positions are not supported", f->path);
+    o->window = whole(f, "attention.sliding_window", 0, 1e9);
+    f->head = whole(f, "attention.key_length", (double)(o->width / o->heads), 1e6);
+    if (f->head * o->heads != o->width) o->head = f->head;
+    int64_t turned = whole(f, "rope.dimension_count", (double)f->head, 1e6);
+    int64_t values = whole(f, "attention.value_length", (double)f->head, 1e6);
+    if (turned != f->head || values != f->head)
+        cli_fail(
+            f->c,
+            "%s: \"rope.dimension_count\" is %lld, \"attention.value_length\" %lld, heads are %lld wide: they must be equal",
+            f->path, (long long)turned, (long long)values, (long long)f->head);
+    bool last = tn_io_gguf_find(f->file, "blk.0.attn_output.bias");
+    o->biases = tn_io_gguf_find(f->file, "blk.0.attn_q.bias") ? 1 + last : 0;
+    o->head_norms = tn_io_gguf_find(f->file, "blk.0.attn_q_norm.weight") != NULL;
+}
+
+/* Scaled rotary positions: a kind of scaling, or factors by which each rate is divided (Llama 3.1). */
+static void read_rope(lm_gguf *f, lm_config *out) {
+    char full[128];
+    const char *kind = tn_io_gguf_text(f->file, key_of(f, "rope.scaling.type", full));
+    const tn_io_gguf_tensor *factors = tn_io_gguf_find(f->file, "rope_freqs.weight");
+    tn_nn_rope_opts o = { .base = f->model.rope_base };
+    double older = number(f, "rope.scale_linear", 1, 1, 1e6);
+    if (kind && !strcmp(kind, "none")) kind = NULL;
+    if (!kind && older != 1) kind = "linear";
+    if (kind) {
+        o.kind = !strcmp(kind, "linear") ? TN_NN_ROPE_LINEAR : TN_NN_ROPE_YARN;
+        if (o.kind == TN_NN_ROPE_YARN && strcmp(kind, "yarn") != 0)
+            cli_fail(f->c, "%s: \"rope.scaling.type\" is %.40s; linear and yarn are computed", f->path, kind);
+        o.factor = number(f, "rope.scaling.factor", older, 1, 1e6);
+    }
+    if (o.kind == TN_NN_ROPE_YARN) {
+        o.positions = number(f, "rope.scaling.original_context_length", (double)f->model.positions, 1, 1e9);
+        o.low = number(f, "rope.scaling.yarn_beta_slow", 0, 0, 1e6),
+        o.high = number(f, "rope.scaling.yarn_beta_fast", 0, 0, 1e6);
+        double scale = number(f, "rope.scaling.attn_factor", 1, 0, 1e6);
+        if (scale != 1) o.scale = scale * (1 + 0.1 * log(o.factor));
+    }
+    if (!kind && !factors) return;
+    if (!lm_scale_rope(out, &o)) cli_fail(f->c, "%s: \"rope.scaling\" has numbers that do not fit together", f->path);
+    if (!factors) return;
+    if (factors->shape.rank != 1 || factors->shape.dim[0] != f->head / 2)
+        cli_fail(f->c, "%s: rope_freqs.weight has %lld numbers; heads are %lld wide", f->path, (long long)factors->shape.dim[0],
+                 (long long)f->head);
+    float *by = wide(f, factors, (size_t)f->head / 2);
+    for (int64_t i = 0; i < f->head / 2 && out->rates; i++) {
+        if (!(by[i] > 0) || !isfinite(by[i])) cli_fail(f->c, "%s: rope_freqs.weight has %g", f->path, (double)by[i]);
+        out->rates[i] /= (double)by[i];
+    }
+    free(by);
 }
 
 lm_gguf *lm_gguf_open(cli *c, const char *path, int64_t context, lm_config *out) {
@@ -100,8 +151,9 @@ lm_gguf *lm_gguf_open(cli *c, const char *path, int64_t context, lm_config *out)
     *f = (lm_gguf){ .c = c, .path = path };
     cli_need(c, tn_io_gguf_load(cli_ctx(c), path, &f->file));
     read_sizes(f);
-    if (f->llama && f->model.positions > context) f->model.positions = context; /* rotary positions have no table */
     *out = (lm_config){ .model = f->model };
+    if (f->llama) read_rope(f, out);
+    if (f->llama && f->model.positions > context) out->model.positions = context; /* rotary positions have no table */
     return f;
 }
 
@@ -197,6 +249,7 @@ static const array_name gpt2_layer[] = {
 static const array_name llama_layer[] = {
     { "attn_norm", "input_layernorm", PLAIN },    { "attn_q", "self_attn.q_proj", PAIRS },
     { "attn_k", "self_attn.k_proj", PAIRS },      { "attn_v", "self_attn.v_proj", PLAIN },
+    { "attn_q_norm", "self_attn.q_norm", PLAIN }, { "attn_k_norm", "self_attn.k_norm", PLAIN },
     { "attn_output", "self_attn.o_proj", PLAIN }, { "ffn_norm", "post_attention_layernorm", PLAIN },
     { "ffn_gate", "mlp.gate_proj", PLAIN },       { "ffn_up", "mlp.up_proj", PLAIN },
     { "ffn_down", "mlp.down_proj", PLAIN },       { "token_embd", "model.embed_tokens", PLAIN },
@@ -219,7 +272,7 @@ static const tn_io_gguf_tensor *find_array(const lm_gguf *f, const char *name, i
             snprintf(full, sizeof full, "blk.%d.%s%.12s", layer, names[i].theirs, last);
         else
             snprintf(full, sizeof full, "%s%.12s", names[i].theirs, last);
-        *how = (int)names[i].how;
+        *how = names[i].how == PAIRS && !f->of->pairs ? PLAIN : (int)names[i].how;
         return array_of(f, full);
     }
     cli_fail(f->c, "%s: the model has %s, which files of this class have not", f->path, name);
@@ -227,8 +280,8 @@ static const tn_io_gguf_tensor *find_array(const lm_gguf *f, const char *name, i
 
 /* The row of the state that row r of the file is: rotary pairs, which the file has side by side, are half a head apart. */
 static int64_t row_of(const lm_gguf *f, int how, int64_t r) {
-    int64_t head = f->model.width / f->model.heads, i = r % head;
-    return how == PAIRS ? r - i + i % 2 * (head / 2) + i / 2 : r;
+    int64_t i = how == PAIRS ? r % f->head : 0;
+    return how == PAIRS ? r - i + i % 2 * (f->head / 2) + i / 2 : r;
 }
 
 /* The array must have `rows` rows of `columns` numbers. */
@@ -238,12 +291,6 @@ static void check_shape(const lm_gguf *f, const tn_io_gguf_tensor *t, int64_t ro
     if (t->shape.rank > 2 || have != rows || of != columns)
         cli_fail(f->c, "%s: \"%s\" has rows of %lld numbers, %lld of them; the sizes of the model say %lld and %lld", f->path,
                  t->name, (long long)of, (long long)have, (long long)columns, (long long)rows);
-}
-
-static float *wide(const lm_gguf *f, const tn_io_gguf_tensor *t, size_t n) {
-    float *x = cli_alloc(n * sizeof *x + 1);
-    cli_need(f->c, tn_io_gguf_read(cli_ctx(f->c), t, x, n));
-    return x;
 }
 
 /* Numbers of a plain type, of 2 or 4 bytes, at their places in the state. */
@@ -265,6 +312,7 @@ static void set_plain(const lm_gguf *f, tn_session *s, const char *name, tn_dtyp
                                                                                          : TN_GGUF_F32);
     int64_t rows = shape.rank == 2 ? shape.dim[turned] : 1, columns = shape.rank == 2 ? shape.dim[!turned] : shape.dim[0];
     check_shape(f, t, rows, columns);
+    if (shape.rank == 1) rows = columns, columns = 1; /* biases of rows go with them */
     if (!same && dtype != TN_F32)
         cli_fail(f->c, "%s: \"%s\" is %s, other matrices are %s", f->path, t->name, tn_io_gguf_type_name(t->type),
                  tn_dtype_name(dtype));

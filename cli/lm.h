@@ -1,5 +1,5 @@
-/* lm.h - language models in a folder, as Hugging Face's programs keep them: config.json, model.safetensors, vocab.json and
- * merges.txt. What train-lm writes there, generate reads, or what was downloaded. */
+/* lm.h - language models in a folder, as Hugging Face's programs keep them: config.json, weights in one file of safetensors or
+ * several, and the tokenizer. What train-lm writes there, generate reads, or what was downloaded. */
 #ifndef TENON_CLI_LM_H
 #define TENON_CLI_LM_H
 
@@ -8,26 +8,52 @@
 #include "tenon/tenon_nn.h"
 #include "tenon/tenon_text.h"
 
+/* A class of models: what files call it, and what all of it have in common. */
+typedef struct lm_class {
+    const char *type; /* "model_type" of config.json */
+    const char *gguf; /* "general.architecture" */
+    tn_nn_lm_kind kind;
+    int biases, head_norms; /* as in tn_nn_lm_opts */
+    bool pairs;             /* of GGUF: the two rows of a head that turn together lie side by side */
+    double window;          /* positions that a token sees where config.json does not say; 0: all */
+} lm_class;
+/* By either name; NULL: there is none. */
+const lm_class *lm_class_of(const char *type, const char *gguf);
+
+enum { LM_MOST_ENDS = 32 };
 /* config.json: the model, and in keys of its own what train-lm was told. */
 typedef struct lm_config {
     tn_nn_lm_opts model;
     int64_t batch, block, steps, warmup, seed, tokens, text_bytes; /* 0: a model that train-lm did not make */
     double lr, decay, held_out;
-    tn_dtype dtype; /* what train-lm computes in; parameters are f32 */
+    tn_dtype dtype;             /* what train-lm computes in; parameters are f32 */
+    int32_t ends[LM_MOST_ENDS]; /* tokens after which a text ends */
+    int n_ends;
+    const tn_json *file; /* config.json; NULL: there was none */
+    double *rates;       /* of model.rope_rates, or NULL */
 } lm_config;
 /* False: there is no such file. Ends the program where it is none of a model of a kind that Tenon knows. */
 bool lm_config_load(cli *c, const char *folder, lm_config *out);
+/* What of it was loaded stays as it was, but for what train-lm and quantize write. */
 void lm_config_save(cli *c, const char *folder, const lm_config *k);
+void lm_config_free(cli *c, lm_config *k);
+/* Rates of scaled rotary positions for the heads of k->model; false: the options are not possible. */
+bool lm_scale_rope(lm_config *k, const tn_nn_rope_opts *o);
 
 char *lm_path(const char *folder, const char *name); /* free it */
 tn_bpe *lm_vocab_load(cli *c, const char *folder);
+
+/* The weights of a folder: model.safetensors, or the files that model.safetensors.index.json names. */
+typedef struct lm_files lm_files;
+lm_files *lm_files_open(cli *c, const char *folder);
+void lm_files_close(lm_files *f);
 /* The array of that name, or with "transformer." before it; ends the program unless it has that shape. */
-const tn_io_tensor *lm_weight(cli *c, const char *path, const tn_io_tensors *file, const char *name, tn_shape shape);
-/* The type that all matrices of folder/model.safetensors have: TN_F16 or TN_BF16, which stay so in memory; else TN_F32. */
-tn_dtype lm_weights_dtype(cli *c, const char *folder);
-/* Parameters of the session from folder/model.safetensors, converted to f32 where they are f16 or bf16. States whose name
- * begins with "cache." stay as they are. */
-void lm_weights_load(cli *c, const char *folder, tn_session *s);
+const tn_io_tensor *lm_files_find(const lm_files *f, const char *name, tn_shape shape);
+/* The type that all matrices have: TN_F16 or TN_BF16, which stay so in memory; else TN_F32. */
+tn_dtype lm_files_dtype(const lm_files *f);
+/* Parameters of the session, converted to f32 where they are f16 or bf16. States whose name begins with "cache." stay as they
+ * are. */
+void lm_files_weights(const lm_files *f, tn_session *s);
 
 /* gguf.c: the same from one file of llama.cpp. */
 typedef struct lm_gguf lm_gguf;

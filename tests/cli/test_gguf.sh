@@ -13,18 +13,37 @@ small=(--layers 1 --heads 4 --width 256 --block 96 --batch 1 --steps 4 --threads
 "$tenon" train-lm text -o gpt2 "${small[@]}" >/dev/null 2>err || fail "train: $(cat err)"
 "$tenon" train-lm text -o llama --model llama --kv-heads 2 "${small[@]}" >/dev/null 2>err || fail "train: $(cat err)"
 cat >make.py <<'EOP'
-# make.py MODEL TYPE: MODEL's weights as TYPE.gguf, and as a folder TYPE with the numbers that the file has.
-import json, os, random, re, shutil, struct, sys
+# make.py MODEL TYPE [RELATIVE]: MODEL's weights as TYPE.gguf, and as a folder TYPE with the numbers that the file has. RELATIVE:
+# qwen3: with biases, norms of heads and its order of rows; llama3, linear, yarn: with scaled rotary positions.
+import json, math, os, random, re, shutil, struct, sys
 
 model, kind = sys.argv[1:3]
+relative = sys.argv[3] if len(sys.argv) > 3 else ""
 raw = open(model + "/model.safetensors", "rb").read()
 size = struct.unpack("<Q", raw[:8])[0]
 head, data = json.loads(raw[8 : 8 + size]), raw[8 + size :]
 head.pop("__metadata__", None)
 config = json.load(open(model + "/config.json"))
 llama, heads = model == "llama", 4
+random.seed(kind + relative)
+more = {}
+if relative == "qwen3":
+    config.update(model_type="qwen3", attention_bias=True)
+    d = config["hidden_size"] // heads
+    for part, n in (("q_norm.weight", d), ("k_norm.weight", d), ("q_proj.bias", heads * d), ("k_proj.bias", 2 * d),
+                    ("v_proj.bias", 2 * d), ("o_proj.bias", heads * d)):
+        more["model.layers.0.self_attn." + part] = [random.uniform(0.5, 1.5) for _ in range(n)]
+scaling = {"llama3": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                      "original_max_position_embeddings": 16},
+           "linear": {"type": "linear", "factor": 4.0},
+           "yarn": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}}.get(relative)
+if scaling:
+    config["rope_scaling"] = scaling
+for name, x in more.items():
+    head[name] = {"dtype": "F32", "shape": [len(x)], "data_offsets": [len(data), len(data) + 4 * len(x)]}
+    data += struct.pack("<%df" % len(x), *x)
 NAMES = ({"attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
-          "attn_output": "self_attn.o_proj", "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj",
+          "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm", "attn_output": "self_attn.o_proj", "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj",
           "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj", "token_embd": "model.embed_tokens", "output_norm": "model.norm",
           "output": "lm_head"} if llama else
          {"attn_norm": "ln_1", "attn_qkv": "attn.c_attn", "attn_output": "attn.c_proj", "ffn_norm": "ln_2", "ffn_up": "mlp.c_fc",
@@ -94,11 +113,12 @@ def bf16(x):
 
 TYPES = {"f32": (0, plain("f", f32)), "f16": (1, plain("e", half)), "q4_0": (2, q4_0), "q8_0": (8, q8_0), "q4_k": (12, q4_k),
          "q6_k": (14, q6_k), "bf16": (30, bf16)}
-random.seed(kind)
 arrays, back = [], {}
 for name, v in head.items():
     shape, (a, b) = v["shape"], v["data_offsets"]
     x = list(struct.unpack("<%df" % ((b - a) // 4), data[a:b]))
+    if kind == "f32" and len(shape) == 2: # far from what was hardly trained, so that nothing can be left out unseen
+        x = [random.uniform(-0.3, 0.3) for _ in x]
     layer = re.match(r"(?:model\.layers|h)\.(\d+)\.(.*)\.(weight|bias)$", name)
     part, end = (layer.group(2), layer.group(3)) if layer else name.rsplit(".", 1)
     to = ("blk.%s." % layer.group(1) if layer else "") + OURS[part] + "." + end
@@ -108,7 +128,7 @@ for name, v in head.items():
     order, turned = list(range(len(rows))), not llama and len(shape) == 2 and part not in ("wte", "wpe")
     if turned:
         rows = [list(r) for r in zip(*rows)]
-    if part in ("self_attn.q_proj", "self_attn.k_proj"): # pairs that turn together stand side by side
+    if part in ("self_attn.q_proj", "self_attn.k_proj") and relative != "qwen3": # pairs that turn together stand side by side
         d = config["hidden_size"] // heads
         order = [r - r % d + (r % d) % 2 * (d // 2) + (r % d) // 2 for r in range(len(rows))]
         rows = [rows[r] for r in order]
@@ -128,7 +148,14 @@ def text(s):
     s = s.encode() if isinstance(s, str) else s
     return struct.pack("<Q", len(s)) + s
 
-arch = "llama" if llama else "gpt2"
+arch = "qwen3" if relative == "qwen3" else "llama" if llama else "gpt2"
+if relative == "llama3": # each rate is divided by one of these
+    d, f = config["hidden_size"] // heads, []
+    for i in range(d // 2):
+        turns = 16 * 10000 ** (-2 * i / d) / (2 * math.pi)
+        kept = min(max((turns - 1) / 3, 0), 1)
+        f.append(1 / (kept + (1 - kept) / 8))
+    arrays.append(("rope_freqs.weight", 0, [d // 2], struct.pack("<%df" % len(f), *f)))
 vocab = sorted(json.load(open(model + "/vocab.json")).items(), key=lambda kv: kv[1])
 merges = [l for l in open(model + "/merges.txt", encoding="utf8").read().split("\n") if l and not l.startswith("#version")]
 pairs = [("general.architecture", (8, text(arch))), ("tokenizer.ggml.model", (8, text("gpt2"))),
@@ -141,6 +168,9 @@ if llama:
 pairs += [(arch + "." + k, (4, struct.pack("<I", v))) for k, v in sizes.items()]
 eps = "attention.layer_norm_rms_epsilon" if llama else "attention.layer_norm_epsilon"
 pairs += [(arch + "." + eps, (6, struct.pack("<f", config["rms_norm_eps" if llama else "layer_norm_epsilon"])))]
+if relative in ("linear", "yarn"):
+    pairs += [(arch + ".rope.scaling.type", (8, text(relative))), (arch + ".rope.scaling.factor", (6, struct.pack("<f", 4))),
+              (arch + ".rope.scaling.original_context_length", (4, struct.pack("<I", 16)))]
 out, body = b"GGUF" + struct.pack("<IQQ", 3, len(arrays), len(pairs)), b""
 for k, (t, v) in pairs:
     out += text(k) + struct.pack("<I", t) + v
@@ -150,7 +180,8 @@ for name, number, dims, b in arrays:
     body += b
 open(kind + ".gguf", "wb").write(out + b"\0" * (-len(out) % 32) + body)
 os.makedirs(kind, exist_ok=True)
-for f in "config.json", "vocab.json", "merges.txt":
+json.dump(config, open(kind + "/config.json", "w"))
+for f in "vocab.json", "merges.txt":
     shutil.copy(model + "/" + f, kind)
 head2, at, parts = {}, 0, []
 for name, v in head.items():
@@ -163,16 +194,20 @@ EOP
 prompt="The value of an operand is what the graph says it is."
 write() { "$tenon" generate "$@" --threads 1 --temperature 0 -n 12 --json -q; }
 compared=0
-for pair in llama:f32 llama:bf16 llama:q8_0 gpt2:f16 gpt2:q4_0 gpt2:q4_k gpt2:q6_k; do
-    type=${pair#*:}
-    python3 make.py "${pair%:*}" "$type" || fail "make $type"
+for pair in llama:f32:qwen3 llama:f32:llama3 llama:f32:linear llama:f32:yarn llama:f32 llama:bf16 llama:q8_0 gpt2:f16 gpt2:q4_0 gpt2:q4_k gpt2:q6_k; do
+    IFS=: read -r model type relative <<<"$pair"
+    python3 make.py "$model" "$type" $relative || fail "make $pair"
     write "$type.gguf" -p "$prompt" --chunk 8 >a 2>err || fail "$type: $(cat err)"
     write "$type" -p "$prompt" --chunk 1 >b 2>err || fail "folder $type: $(cat err)"
     python3 -c '
 import json
 a, b = json.load(open("a")), json.load(open("b"))
 assert a["ids"] == b["ids"] and a["tokens"] == 12 and a["prompt_tokens"] > 16, (a, b)' || fail "$pair: another text: $(cat a b)"
+    case $pair in llama:f32*) cp a "ids$relative" ;; esac
     compared=$((compared + 1))
+done
+for relative in qwen3 llama3 linear yarn; do # they are other models
+    ! cmp -s <(sed 's/"seconds.*//; s/"tokens_per.*//' ids) <(sed 's/"seconds.*//; s/"tokens_per.*//' "ids$relative") || fail "$relative writes what Llama writes"
 done
 wrong() { # WORDS FILE
     "$tenon" generate "$2" -p x >out 2>err
@@ -196,4 +231,4 @@ change 'embedding_length\x04\0\0\0\0\x01' 'embedding_length\x04\0\0\0\x80\0'; wr
 change 'head_count\x04\0\0\0\x04' 'head_count\x04\0\0\0\x03'; wrong "heads divides width" bad.gguf
 change 'rms_epsilon\x06\0\0\0' 'rms_epsilon\x04\0\0\0'; wrong "rms_epsilon\" is .* not a number from 0 to 1" bad.gguf
 change 'tokenizer.ggml.tokens' 'tokenizer.ggml.tokenz'; wrong "no \"tokenizer.ggml.tokens\"" bad.gguf
-echo "count: $compared types of GGUF beside safetensors"
+echo "count: $compared types and relatives of GGUF beside safetensors"

@@ -145,7 +145,7 @@ wrong 1 "step [0-9]*: the loss is .*gradient of .* is not finite" train-lm text 
 sed 's/"n_embd": 16/"n_embd": 20/' half/config.json >k && mv k half/config.json
 wrong 1 "config.json says" generate half
 sed 's/gpt2/bert/' half/config.json >k && mv k half/config.json
-wrong 1 "neither gpt2 nor llama" generate half
+wrong 1 "is bert; gpt2, llama" generate half
 rm half/model.safetensors
 cp whole/config.json half
 wrong 1 "model.safetensors" generate half
