@@ -570,6 +570,17 @@ typedef struct {
 } tn_program_stats;
 TN_API void tn_program_get_stats(const tn_program *p, tn_program_stats *out);
 
+/* A compiled program as a file: machine code, constants as kernels read them, initial values of states, names and shapes. Saved
+ * is a program for the device cpu in machine code, in any mode but immediate; others are TN_ERR_UNSUPPORTED. The file takes the
+ * place of one of that name when all of it is written. */
+TN_API TN_CHECK tn_status tn_program_save(const tn_program *p, const char *path);
+/* Reads it without compiling. Constants are not copied: the file is mapped, and must stay as it is until tn_program_free (who
+ * makes it shorter ends the process with SIGBUS). The program runs as the one that was saved; what explains or changes a
+ * program (tn_program_text, tn_program_export, profiles, saving it again) is TN_ERR_UNSUPPORTED. So is a file of another build
+ * of the library, for another processor or another number of threads; a damaged file is TN_ERR_PARSE. A checksum covers all but
+ * constants and values, against accidents only: a file's code is run, so trust it as you would a shared library. */
+TN_API TN_CHECK tn_status tn_program_load(tn_ctx *ctx, const char *path, tn_program **out_program);
+
 /* Texts of the stages, for people and tools: "graph" (as compiled), "plan", "deps" (what each launch comes after, by data or
  * control), "scalar" (kernels as they are before their schedules), "schedule", "kernels", "c", "x86" (a listing of machine
  * code), "opencl" and "cuda" (programs for GPUs), "standalone" (the C file of tn_program_export as it is by default),

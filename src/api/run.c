@@ -159,6 +159,9 @@ tn_status tn_program_text(const tn_program *p, const char *stage, char **out_tex
     if (out_text) *out_text = NULL;
     if (!p) return TN_ERR_INVAL;
     if (!stage || !out_text) return program_fail(p, TN_ERR_INVAL, "tn_program_text: stage or out_text is NULL");
+    if (p->file.at)
+        return program_fail(p, TN_ERR_UNSUPPORTED,
+                            "tn_program_text: the program comes from a file, which has its code and no stage before it");
     guard gd;
     arena a;
     arena_init(&a, p->ctx->mem, &gd);
@@ -243,6 +246,9 @@ static tn_status profiled(tn_session *s, const char *who, double seconds, double
     *out_profile = NULL;
     if (!(seconds >= 0 && seconds <= 1e6))
         return session_fail(s, TN_ERR_INVAL, "%s: %g seconds; 0 to 1e6 are possible", who, seconds);
+    if (s->p->file.at)
+        return session_fail(s, TN_ERR_UNSUPPORTED, "%s: the program comes from a file, which does not say what its kernels do",
+                            who);
     tn_status code = session_ready(s, who);
     return code ? code : session_done(s, profile_session(s, seconds, each, out_profile));
 }

@@ -137,7 +137,7 @@ static bool is_named_before(const void *x, const void *y, const void *io) {
     return strcmp(((const pio *)io)[*(const int *)x].name, ((const pio *)io)[*(const int *)y].name) < 0;
 }
 
-static void sort_names(tn_program *p) {
+void drive_sort_names(tn_program *p) {
     int *order = ARENA_ARRAY(&p->arena, int, p->n_io + 1);
     for (int i = 0; i < p->n_io; i++) order[i] = i;
     merge_sort(&p->arena, order, p->n_io, sizeof *order, is_named_before, p->io);
@@ -160,7 +160,7 @@ static void compile_half(job *j) {
     graph_compact(p->graph);
     if (by_node) {
         list_slots(p);
-        sort_names(p);
+        drive_sort_names(p);
         return;
     }
     own_values(p->graph);
@@ -171,7 +171,7 @@ static void compile_half(job *j) {
     p->kernel_entry = ARENA_ARRAY(&p->arena, void *, p->plan->kernels.n + 1);
     find_maps(p);
     p->io = p->plan->io.at, p->n_io = p->plan->io.n;
-    sort_names(p);
+    drive_sort_names(p);
     p->states = p->plan->states.at, p->n_states = p->plan->states.n;
     count(p);
 }
@@ -187,7 +187,7 @@ static tn_status guarded(job *j, void (*what)(job *j)) {
 
 /* ---- run half ---- */
 
-static tn_status build(tn_program *p, const drive_code *code, err *e) {
+tn_status drive_build(tn_program *p, const drive_code *code, err *e) {
     const device_api *api = p->dev->api;
     double start = now_seconds();
     bool hit = false;
@@ -245,7 +245,7 @@ tn_status drive_compile_tuned(tn_ctx *ctx, device *dev, const graph *g, const tn
     arena_init(&j.written, ctx->mem, &p->gd);
     tn_status status = guarded(&j, compile_half);
     p->opts.schedule = NULL; /* the caller's, too */
-    if (!status && opts->mode != TN_MODE_IMMEDIATE) status = build(p, &j.code, e);
+    if (!status && opts->mode != TN_MODE_IMMEDIATE) status = drive_build(p, &j.code, e);
     arena_fini(&j.written);
     if (!status && opts->mode != TN_MODE_IMMEDIATE) {
         status = drive_constants(p, p->plan, &p->consts, e);
@@ -281,5 +281,6 @@ void drive_program_free(tn_program *p) {
     if (p->shared) p->dev->api->free(p->dev, p->shared);
     if (p->module) p->dev->api->drop(p->dev, p->module);
     arena_fini(&p->arena);
+    file_unmap(&p->file);
     mem_free(p->ctx->mem, p, sizeof *p);
 }

@@ -9,6 +9,7 @@
 #include "ir/target.h"
 #include "machine/cost.h"
 #include "pass/watch.h"
+#include "rt/file.h"
 
 enum { WHY_BYTES = 640 };
 
@@ -46,6 +47,7 @@ struct tn_program {
     int n_states;
     char why[WHY_BYTES]; /* of the device, when it was chosen here; else empty */
     tn_program_stats stats;
+    file_view file; /* that it comes from (load.c), where constants lie; then nothing is left that explains it */
 };
 
 /* Compile half: a plan in the form that the program's device takes: an image or a source. In a. */
@@ -84,6 +86,20 @@ tn_status drive_compile_on(tn_ctx *ctx, device *dev, const graph *g, const tn_co
 tn_status drive_compile_tuned(tn_ctx *ctx, device *dev, const graph *g, const tn_compile_opts *opts, const ktuning *tuned,
                               tn_program **out, err *e);
 void drive_program_free(tn_program *p);
+tn_status drive_build(tn_program *p, const drive_code *code, err *e); /* entries of a plan's code */
+void drive_sort_names(tn_program *p);                                 /* makes p->io_by_name */
+
+/* save.c: a program as the pieces of a file, in a and in the program's memory. Jumps. load.c: the program of such a file,
+ * which it then owns, in any case; *out is NULL, and nothing wrong, where the program was made of something else. */
+typedef struct drive_made_of {
+    const char *key;          /* a text of the caller's, or NULL */
+    const char *const *files; /* [n_files] which none may change .. */
+    int n_files;
+    uint64_t before; /* .. from here on: ns since 1970 */
+} drive_made_of;
+typedef VEC(file_piece) drive_saved;
+void drive_save(const tn_program *p, const drive_made_of *made_of, arena *a, drive_saved *out);
+tn_status drive_load(tn_ctx *ctx, file_view f, const drive_made_of *made_of, tn_program **out, err *e);
 
 /* export.c: the program as files, for a processor of the table, or a GPU of the other one (of OpenCL there is one form: cpu is
  * not read). Jumps, also where a file for a processor is asked of a program for another device. */

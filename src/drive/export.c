@@ -66,6 +66,7 @@ static bool wants_no_panels(const tn_program *p) {
 
 void drive_export(const tn_program *p, const export_form *f, const drive_processor *cpu, int threads, arena *a,
                   export_files *out) {
+    if (p->file.at) guard_fail(a->gd, TN_ERR_UNSUPPORTED, "the program comes from a file, which has its code alone");
     if (!p->plan || (!f->gpu && p->target.kind != TARGET_CPU))
         guard_fail(a->gd, TN_ERR_UNSUPPORTED,
                    "graph @%s: export needs a program for the device cpu, in another mode than immediate", p->graph->name);

@@ -211,6 +211,12 @@ static tn_status cpu_alloc(device *base, size_t size, buffer **out, err *e) {
     *out = b;
     return TN_OK;
 }
+static tn_status cpu_adopt(device *base, uint64_t at, size_t size, buffer **out, err *e) {
+    buffer *b = *out = mem_alloc(((cpu *)base)->mem, sizeof *b);
+    if (!b) return err_set(e, TN_ERR_NOMEM, "out of memory: a buffer");
+    b->block.data = (char *)(uintptr_t)at, b->size = size; /* block.raw is NULL: nothing to free */
+    return TN_OK;
+}
 static void cpu_free(device *base, buffer *b) {
     mem m = ((cpu *)base)->mem;
     if (!b) return;
@@ -627,6 +633,7 @@ const device_api device_cpu = {
     .alloc = cpu_alloc,
     .free = cpu_free,
     .map = cpu_map,
+    .adopt = cpu_adopt,
     .upload = cpu_upload,
     .download = cpu_download,
     .build = cpu_build,

@@ -141,7 +141,7 @@ typedef struct device_api {
     tn_status (*alloc)(device *d, size_t size, buffer **out, err *e); /* zeroed; size 0 is fine */
     void (*free)(device *d, buffer *b);
     void *(*map)(device *d, buffer *b); /* host address, or NULL when not host-visible */
-    /* Memory of the caller's as a buffer, which free leaves alone. NULL on devices that read the host's. */
+    /* Memory of the caller's as a buffer, which free leaves alone; on the CPU it may be read-only. */
     tn_status (*adopt)(device *d, uint64_t at, size_t size, buffer **out, err *e);
     /* Order with a stream of the caller's: what is submitted from now on runs behind what is queued there so far; or, behind,
      * what is queued there from now on runs behind what was submitted. NULL on devices without streams. */

@@ -36,7 +36,6 @@ struct disk {
     void (*log)(void *ud, tn_log_level level, const char *text);
     void *log_ud;
     atomic_bool no_store; /* storing failed once */
-    _Atomic uint64_t temp_count;
     pthread_mutex_t lock; /* of what follows */
     uint64_t bytes;       /* estimate: other processes write too */
     int stores;           /* since the last look at the directory; 0 = never looked */
@@ -311,25 +310,8 @@ static unsigned char *compose(mem m, const cache_key *k, const unsigned char *im
 
 /* 0, or the errno of the step that failed. Nothing is left behind on failure. */
 static int write_file(disk *d, const char *name, const unsigned char *data, size_t size) {
-    char temp[NAME_BYTES];
-    int fd = -1;
-    for (int tries = 0; tries < 8 && fd < 0; tries++) {
-        unsigned long long n = atomic_fetch_add(&d->temp_count, 1);
-        struct timespec t;
-        clock_gettime(CLOCK_REALTIME, &t);
-        snprintf(temp, sizeof temp, FILE_TEMP_PREFIX "%ld-%llx-%lx", (long)getpid(), n, (unsigned long)t.tv_nsec);
-        fd = openat(d->fd, temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-        if (fd < 0 && errno != EEXIST) return errno;
-    }
-    if (fd < 0) return EEXIST;
-    int why = 0;
-    if (!file_write_all(fd, data, size) || fsync(fd)) why = errno;
-    if (close(fd) && !why) why = errno;
-    if (!why && renameat(d->fd, temp, d->fd, name)) why = errno;
-    if (why)
-        unlinkat(d->fd, temp, 0);
-    else
-        fsync(d->fd); /* the name survives a power cut; when not, the kernel is built again */
+    int why = file_replace(d->fd, name, &(file_piece){ data, size }, 1, 0600);
+    if (!why) fsync(d->fd); /* the name survives a power cut; when not, the kernel is built again */
     return why;
 }
 

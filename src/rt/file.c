@@ -6,8 +6,10 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <time.h>
 #include <unistd.h>
 
 bool file_write_all(int fd, const void *data, size_t n) {
@@ -20,6 +22,42 @@ bool file_write_all(int fd, const void *data, size_t n) {
         n -= (size_t)done;
     }
     return true;
+}
+
+int file_replace(int dir, const char *name, const file_piece *pieces, int n, unsigned mode) {
+    char temp[64];
+    int fd = -1, why = 0;
+    for (int tries = 0; tries < 8 && fd < 0; tries++) {
+        struct timespec t;
+        clock_gettime(CLOCK_REALTIME, &t);
+        snprintf(temp, sizeof temp, FILE_TEMP_PREFIX "%ld-%x-%lx", (long)getpid(), (unsigned)tries, (unsigned long)t.tv_nsec);
+        fd = openat(dir, temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+        if (fd < 0 && errno != EEXIST) return errno;
+    }
+    if (fd < 0) return EEXIST;
+    for (int i = 0; i < n && !why; i++)
+        if (!file_write_all(fd, pieces[i].data, pieces[i].n)) why = errno;
+    if (!why && fsync(fd)) why = errno;
+    if (close(fd) && !why) why = errno;
+    if (!why && renameat(dir, temp, dir, name)) why = errno;
+    if (why) unlinkat(dir, temp, 0);
+    return why;
+}
+
+tn_status file_map(int fd, file_view *out, err *e) {
+    struct stat s;
+    *out = (file_view){ 0 };
+    if (fstat(fd, &s)) return err_set(e, TN_ERR_IO, "cannot read: %s", strerror(errno));
+    if (!S_ISREG(s.st_mode)) return err_set(e, TN_ERR_IO, "not a regular file");
+    if (!s.st_size) return TN_OK;
+    void *at = mmap(NULL, (size_t)s.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (at == MAP_FAILED) return err_set(e, TN_ERR_IO, "cannot map: %s", strerror(errno));
+    *out = (file_view){ at, (size_t)s.st_size };
+    return TN_OK;
+}
+void file_unmap(file_view *v) {
+    if (v->at) munmap((void *)(uintptr_t)v->at, v->n);
+    *v = (file_view){ 0 };
 }
 
 tn_status file_read_all(mem m, int fd, size_t limit, unsigned char **out_data, size_t *out_size, err *e) {

@@ -117,7 +117,7 @@ static uint64_t device_number(const opencl *d, uint32_t what) { /* of 4 or 8 byt
 static void device_text(const opencl *d, uint32_t what, char *out, size_t size) {
     char text[512] = "";
     if (d->cl.clGetDeviceInfo(d->device, what, sizeof text - 1, text, NULL) != CL_SUCCESS) text[0] = 0;
-    snprintf(out, size, "%s", text);
+    snprintf(out, size, "%.*s", (int)size - 1, text);
 }
 
 static int power_below(uint64_t n, int most) {

@@ -62,7 +62,7 @@ static void *count_realloc(void *ud, void *ptr, size_t old_size, size_t new_size
 typedef struct fixture {
     counter c;
     tn_ctx *ctx;
-    char dir[64], cache[80], file[80], deep[80];
+    char dir[64], cache[80], file[80], deep[80], program[80];
 } fixture;
 static fixture fix;
 
@@ -79,6 +79,7 @@ static int setup(void **state) {
     snprintf(fix.cache, sizeof fix.cache, "%s/cache", fix.dir);
     snprintf(fix.file, sizeof fix.file, "%s/state", fix.dir);
     snprintf(fix.deep, sizeof fix.deep, "%s/deep", fix.dir);
+    snprintf(fix.program, sizeof fix.program, "%s/program", fix.dir);
     return !(fix.ctx = new_ctx(&fix.c));
 }
 static void empty_dir(const char *path) {
@@ -220,6 +221,20 @@ static tn_status texts(tn_ctx *ctx, const tn_program *p) {
     return code;
 }
 
+/* Where the program is machine code: the others are no files. */
+static tn_status use_file(tn_ctx *ctx, const tn_program *p, float *x, float *y) {
+    tn_program *q = NULL;
+    tn_session *s = NULL;
+    tn_status code = tn_program_save(p, fix.program);
+    if (code == TN_ERR_UNSUPPORTED) return TN_OK;
+    if (!code) code = tn_program_load(ctx, fix.program, &q);
+    if (!code) code = tn_session_new(q, &s);
+    if (!code) code = tn_run(s, TN_BIND({ "x", x }, { "y", y }));
+    tn_session_free(s);
+    tn_program_free(q);
+    return code;
+}
+
 static tn_status use_tools(tn_ctx *ctx, story *st) {
     float x[72], y[2 * 2 * 6 * 4];
     tn_program *p = NULL;
@@ -240,6 +255,7 @@ static tn_status use_tools(tn_ctx *ctx, story *st) {
     if (!code) code = tn_session_bind(s, tn_session_slot(s, "x"), x);
     if (!code) code = tn_session_profile(s, 0, &profile);
     if (!code) code = texts(ctx, p);
+    if (!code) code = use_file(ctx, p, x, y);
     if (!code) code = evaluated(g, x, st);
     tn_profile_free(profile);
     tn_session_free(s);
