@@ -50,12 +50,14 @@ struct cli {
     char *schedule;   /* the text of --schedule's file, or NULL */
     char **constants; /* inputs of the last ONNX model that are constants of its graph */
     int n_constants;
+    char **model_files; /* of the last ONNX model: its own, then those of external data */
+    int n_model_files;
     tn_ctx *ctx; /* made by cli_ctx on first use */
 };
 
 extern const cli_command command_run, command_opt, command_emit, command_explain, command_bench, command_ops, command_opcodes,
     command_cache, command_devices, command_verify, command_tune, command_profile, command_onnx_test, command_tokenizer,
-    command_pack, command_export, command_train_lm, command_generate, command_quantize;
+    command_pack, command_compile, command_export, command_train_lm, command_generate, command_quantize;
 
 /* Options of the command line. The typed readers end the program with a usage error when the text is no such value. */
 bool cli_flag(const cli *c, const char *name);
@@ -194,6 +196,16 @@ tn_tensor model_digits(tn_tensor x);                  /* the digits network: f32
 tn_tensor model_classifier(tn_tensor x);              /* 784-512-512-10: f32[N,784] to scores */
 char *model_mlp_layers(int64_t depth, uint64_t seed); /* its layers as letters L and R, without the softmax; free it */
 tn_graph *model_mlp(cli *c, int64_t depth, int64_t width, int64_t batch, uint64_t seed, int64_t *out_linear, int64_t *out_relu);
+
+/* program.c: a program of a file that `tenon compile` wrote, of the cache, or of a graph as model_open takes it. */
+typedef struct program {
+    tn_program *p;
+    tn_graph *g; /* NULL: nothing was compiled */
+    char *key;   /* under which program_close keeps it, or NULL */
+} program;
+program program_open(cli *c, const char *spec, uint64_t seed, const tn_compile_opts *o);
+void program_close(cli *c, program *x); /* after its sessions */
+bool program_is_file(const char *path);
 
 /* ports.c: the inputs and outputs of a program, with buffers bound to them. */
 typedef struct ports {

@@ -34,7 +34,7 @@ static int stats(cli *c) {
         printf("no cache directory (set TENON_CACHE_DIR)\n");
         return CLI_OK;
     }
-    printf("%-12s %s\n%-12s %llu\n%-12s %.1f MiB of %.0f MiB\n%-12s %llu\n", "directory", s.dir, "kernels",
+    printf("%-12s %s\n%-12s %llu\n%-12s %.1f MiB of %.0f MiB\n%-12s %llu\n", "directory", s.dir, "files",
            (unsigned long long)s.files, "size", (double)s.bytes / 1048576, (double)s.limit / 1048576, "unfinished",
            (unsigned long long)s.unfinished);
     printf("%-12s %llu kernels\n", "tuning", (unsigned long long)s.tuned);
@@ -73,7 +73,7 @@ static int prune(cli *c) {
     uint64_t files, bytes, limit = parse_bytes(c, cli_text(c, "max-bytes", "0"));
     cli_need(c, tn_cache_prune(cli_ctx(c), limit, &files, &bytes));
     if (!c->json) {
-        printf("%llu kernels removed, %.1f MiB\n", (unsigned long long)files, (double)bytes / 1048576);
+        printf("%llu files removed, %.1f MiB\n", (unsigned long long)files, (double)bytes / 1048576);
         return CLI_OK;
     }
     json j = json_begin(stdout, "cache prune");
@@ -99,8 +99,9 @@ static const cli_option options[] = {
 const cli_command command_cache = {
     "cache",
     "stats|prune",
-    "show or shrink the on-disk kernel cache",
-    "Compiled kernels are kept in TENON_CACHE_DIR (else XDG_CACHE_HOME/tenon, else ~/.cache/tenon), at most TENON_CACHE_BYTES "
+    "show or shrink the on-disk cache of kernels and programs",
+    "Compiled kernels and programs of ONNX models are kept in TENON_CACHE_DIR (else XDG_CACHE_HOME/tenon, else "
+    "~/.cache/tenon), at most TENON_CACHE_BYTES "
     "of them.\n"
     "Pruning is safe while other processes use the cache.\n\n"
     "examples:\n"

@@ -76,10 +76,9 @@ static int run(cli *c) {
     uint64_t seed = (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX);
     int64_t steps = cli_int(c, "steps", 1, 1, INT64_MAX);
     tn_compile_opts o = cli_compile_opts(c);
-    tn_graph *g = model_open(c, c->args[0], seed);
-    tn_program *p;
+    program x = program_open(c, c->args[0], seed, &o);
+    tn_program *p = x.p;
     tn_session *s;
-    cli_need(c, tn_compile(g, &o, &p));
     cli_need(c, tn_session_new(p, &s));
     ports io = ports_of(c, p, s);
     ports_fill(c, &io, NULL, seed);
@@ -91,8 +90,8 @@ static int run(cli *c) {
     if (save) cli_need(c, tn_io_save_state(c->ctx, s, save));
     tn_program_stats stats;
     tn_program_get_stats(p, &stats);
-    cli_note(c, "%lld step%s in %.1f us; compiled in %.1f ms: %d kernels, %d threads", (long long)steps, steps == 1 ? "" : "s",
-             spent * 1e6, stats.compile_seconds * 1e3, stats.kernels, stats.threads);
+    cli_note(c, "%lld step%s in %.1f us; %s in %.1f ms: %d kernels, %d threads", (long long)steps, steps == 1 ? "" : "s",
+             spent * 1e6, x.g ? "compiled" : "loaded", stats.compile_seconds * 1e3, stats.kernels, stats.threads);
     bool *print = cli_alloc((size_t)io.n + 1);
     save_outputs(c, &io, print);
     if (c->json)
@@ -102,8 +101,7 @@ static int run(cli *c) {
     free(print);
     ports_free(&io);
     tn_session_free(s);
-    tn_program_free(p);
-    tn_graph_free(g);
+    program_close(c, &x);
     return CLI_OK;
 }
 
@@ -121,11 +119,14 @@ static const cli_option options[] = {
 
 const cli_command command_run = {
     "run",
-    "GRAPH",
+    "GRAPH|PROGRAM",
     "compile a graph, run it, print its outputs",
     "Inputs that are not given are random (normal; integers 0..9), from the seed. --json prints every element; infinities and "
     "NaN are\n"
-    "strings there, since JSON has no word for them.\n\n"
+    "strings there, since JSON has no word for them.\n"
+    "A program is a file of `tenon compile`. Programs of ONNX models are kept in the kernel cache until the model changes; "
+    "--no-cache\n"
+    "compiles again.\n\n"
     "examples:\n"
     "  tenon run @softmax:2x5\n"
     "  tenon run net.tn --input x=2x3xf32:1,2,3,4,5,6 --output y=@y.npy\n"

@@ -6,11 +6,11 @@
 #include <string.h>
 #include <unistd.h>
 
-static const cli_command *const commands[] = { &command_run,      &command_opt,       &command_emit,      &command_explain,
-                                               &command_export,   &command_verify,    &command_profile,   &command_tune,
-                                               &command_bench,    &command_ops,       &command_opcodes,   &command_cache,
-                                               &command_devices,  &command_onnx_test, &command_tokenizer, &command_pack,
-                                               &command_train_lm, &command_generate,  &command_quantize };
+static const cli_command *const commands[] = { &command_run,     &command_compile,  &command_opt,       &command_emit,
+                                               &command_explain, &command_export,   &command_verify,    &command_profile,
+                                               &command_tune,    &command_bench,    &command_ops,       &command_opcodes,
+                                               &command_cache,   &command_devices,  &command_onnx_test, &command_tokenizer,
+                                               &command_pack,    &command_train_lm, &command_generate,  &command_quantize };
 
 static const cli_option common_options[] = {
     { "help", 'h', NULL, "show this text" },

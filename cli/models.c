@@ -454,6 +454,9 @@ static int read_values(cli *c, value *data, tn_onnx_value *out, int cap) {
     return n;
 }
 void model_forget(cli *c) {
+    for (int i = 0; i < c->n_model_files; i++) free(c->model_files[i]);
+    free(c->model_files);
+    c->model_files = NULL, c->n_model_files = 0;
     for (int i = 0; i < c->n_constants; i++) free(c->constants[i]);
     free(c->constants);
     c->constants = NULL, c->n_constants = 0;
@@ -471,6 +474,20 @@ static int batch_dims(const tn_onnx_model *m, int64_t batch, tn_onnx_dim *out, i
         if (same) out[n++] = (tn_onnx_dim){ cli_format("%s[0]", p.name), batch };
     }
     return n;
+}
+
+static void note_files(cli *c, const tn_onnx_model *m, const char *path) {
+    int n = 1;
+    while (tn_onnx_external(m, n - 1)) n++;
+    char *whole = realpath(path, NULL); /* programs are kept under it */
+    const char *slash = whole ? strrchr(whole, '/') : NULL;
+    c->model_files = cli_alloc(sizeof *c->model_files * (size_t)n);
+    if (!slash) return;
+    for (; c->n_model_files < n; c->n_model_files++)
+        c->model_files[c->n_model_files] =
+            c->n_model_files ? cli_format("%.*s/%s", (int)(slash - whole), whole, tn_onnx_external(m, c->n_model_files - 1))
+                             : cli_format("%s", whole);
+    free(whole);
 }
 
 /* batch: of all inputs, where the model can have another than its own (else NULL); 0 = its own. */
@@ -498,6 +515,7 @@ static tn_graph *open_onnx(cli *c, const char *path, int64_t batch) {
     for (int i = 0; i < tn_onnx_n_inputs(m); i++)
         if (tn_onnx_input_is_constant(m, i) && !tn_onnx_input(m, i, &p))
             c->constants[c->n_constants++] = cli_format("%s", p.name);
+    note_files(c, m, path);
     tn_onnx_model_free(m);
     for (int i = 0; i < o.n_values; i++) value_free(&data[i]), free((char *)(uintptr_t)values[i].name);
     for (int i = 0; i < o.n_dims; i++) free((char *)(uintptr_t)dims[i].name);
@@ -510,6 +528,7 @@ tn_graph *model_open(cli *c, const char *spec, uint64_t seed) {
     static size_t n_standard;
     tn_ctx *ctx = cli_ctx(c);
     tn_graph *g;
+    if (program_is_file(spec)) cli_fail(c, "%s is a program: `tenon run` takes it; this command needs its graph", spec);
     if (spec[0] == '@')
         g = build_model(c, spec, seed);
     else if (!strcmp(spec, "-")) {

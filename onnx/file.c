@@ -88,6 +88,12 @@ const onnx_mapping *onnx_external_map(onnx_env *env, tn_onnx_model *m, const cha
     return &(m->externals = e)->map;
 }
 
+const char *tn_onnx_external(const tn_onnx_model *m, int i) {
+    const onnx_external *e = m ? m->externals : NULL;
+    while (e && i-- > 0) e = e->next;
+    return e && i == -1 ? e->location : NULL;
+}
+
 void onnx_externals_free(tn_onnx_model *m) {
     while (m->externals) {
         onnx_external *e = m->externals;

@@ -131,7 +131,7 @@ typedef struct {
      * or is not the user's alone is done without, and the log says so. */
     const char *cache_dir;
     const char *cache_subdir; /* appended to cache_dir after a slash; NULL = nothing */
-    uint64_t cache_bytes;     /* bound of the disk cache; 0 = 256 MiB */
+    uint64_t cache_bytes;     /* bound of the disk cache; 0 = 1 GiB */
     uint64_t cache_memory;    /* bound of the kernels kept in memory; 0 = 64 MiB of code */
     /* C compiler of generated code, a path or a name looked up in PATH at the first build; NULL = "cc". One that takes longer
      * than 300 seconds is stopped, with its children: TN_ERR_BUILD. */
@@ -580,6 +580,15 @@ TN_API TN_CHECK tn_status tn_program_save(const tn_program *p, const char *path)
  * of the library, for another processor or another number of threads; a damaged file is TN_ERR_PARSE. A checksum covers all but
  * constants and values, against accidents only: a file's code is run, so trust it as you would a shared library. */
 TN_API TN_CHECK tn_status tn_program_load(tn_ctx *ctx, const char *path, tn_program **out_program);
+
+/* The same in the directory of the kernel cache, whose bound they share: key is any text that says of what the program was
+ * compiled, and how; files[n_files] (absolute paths) are those that it was made of. TN_ERR_UNSUPPORTED where it is not kept:
+ * there is no such directory, the program takes more than half of the bound or is none that tn_program_save takes, or a file
+ * changed after the context was made, so that it may say something else by now. */
+TN_API TN_CHECK tn_status tn_program_keep(const tn_program *p, const char *key, const char *const *files, int n_files);
+/* The program that was kept under that key, or *out_program is NULL: there is none, it is for something else (as for
+ * tn_program_load), a file of it has changed since (by size, times and inode), or tuning has found other schedules. */
+TN_API TN_CHECK tn_status tn_program_find(tn_ctx *ctx, const char *key, tn_program **out_program);
 
 /* Texts of the stages, for people and tools: "graph" (as compiled), "plan", "deps" (what each launch comes after, by data or
  * control), "scalar" (kernels as they are before their schedules), "schedule", "kernels", "c", "x86" (a listing of machine

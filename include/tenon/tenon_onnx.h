@@ -68,6 +68,8 @@ TN_API int tn_onnx_n_inputs(const tn_onnx_model *m);
 TN_API int tn_onnx_n_outputs(const tn_onnx_model *m);
 TN_API TN_CHECK tn_status tn_onnx_input(const tn_onnx_model *m, int i, tn_onnx_port *out_port);
 TN_API TN_CHECK tn_status tn_onnx_output(const tn_onnx_model *m, int i, tn_onnx_port *out_port);
+/* Files of external data that imports have read so far, relative to the model's folder. NULL: there are no more than i. */
+TN_API const char *tn_onnx_external(const tn_onnx_model *m, int i);
 /* The nodes of the main graph. */
 TN_API int tn_onnx_n_nodes(const tn_onnx_model *m);
 TN_API const char *tn_onnx_node_op(const tn_onnx_model *m, int i); /* "Conv", "com.microsoft.Gelu"; NULL out of range */

@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 #define STRING_(x) #x
 #define STRING(x) STRING_(x)
@@ -79,10 +80,13 @@ tn_ctx *tn_ctx_new(const tn_config *given) {
     tn_ctx *ctx = mem_alloc(m, sizeof *ctx);
     if (!ctx) return NULL;
     ctx->mem = m;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME_COARSE, &now);
+    ctx->made = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
     ctx_enter(ctx);
     ctx->log = cfg.log;
     ctx->log_ud = cfg.log_ud;
-    ctx->cache_bytes = cfg.cache_bytes ? cfg.cache_bytes : (uint64_t)256 << 20;
+    ctx->cache_bytes = cfg.cache_bytes ? cfg.cache_bytes : (uint64_t)1 << 30;
     ctx->cache_memory = cfg.cache_memory ? cfg.cache_memory : (uint64_t)64 << 20;
     ctx->compiler = mem_strdup(m, cfg.compiler && *cfg.compiler ? cfg.compiler : "cc");
     if (cfg.cache_dir && *cfg.cache_dir) ctx->cache_dir = join_path(m, cfg.cache_dir, cfg.cache_subdir);

@@ -1,6 +1,7 @@
 /* save.c - programs as files. In: paths. Out: files that appear whole, and programs from them. */
 #include "api/api.h"
 #include "drive/drive.h"
+#include "rt/cache.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -49,13 +50,13 @@ tn_status tn_program_save(const tn_program *p, const char *path) {
     arena_init(&a, p->ctx->mem, &gd);
     job j = { .p = p, .made_of = &(drive_made_of){ 0 }, .a = &a };
     written w = { &j, path, 0 };
-    tn_status code = path ? api_try(&gd, write_out, &w) : err_set(&e, TN_ERR_INVAL, "tn_program_save: path is NULL");
-    if (path && code)
-        err_set(&e, code, "tn_program_save: %s", gd.err.text);
+    tn_status st = path ? api_try(&gd, write_out, &w) : err_set(&e, TN_ERR_INVAL, "tn_program_save: path is NULL");
+    if (path && st)
+        err_set(&e, st, "tn_program_save: %s", gd.err.text);
     else if (w.why)
-        code = err_set(&e, TN_ERR_IO, "%s: %s", path, strerror(w.why));
+        st = err_set(&e, TN_ERR_IO, "%s: %s", path, strerror(w.why));
     arena_fini(&a);
-    return code ? ctx_report(p->ctx, &e) : TN_OK;
+    return st ? ctx_report(p->ctx, &e) : TN_OK;
 }
 
 tn_status tn_program_load(tn_ctx *ctx, const char *path, tn_program **out) {
@@ -69,11 +70,51 @@ tn_status tn_program_load(tn_ctx *ctx, const char *path, tn_program **out) {
         return api_report(ctx, &e);
     }
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    tn_status code = fd < 0 ? err_set(&e, TN_ERR_IO, "%s", strerror(errno)) : file_map(fd, &f, &e);
+    tn_status st = fd < 0 ? err_set(&e, TN_ERR_IO, "%s", strerror(errno)) : file_map(fd, &f, &e);
     if (fd >= 0) close(fd);
-    if (!code) code = drive_load(ctx, f, NULL, out, &e);
-    if (!code) return TN_OK;
+    if (!st) st = drive_load(ctx, f, NULL, out, &e);
+    if (!st) return TN_OK;
     err named;
-    err_set(&named, code, "%s: %s", path, e.text);
+    err_set(&named, st, "%s: %s", path, e.text);
     return api_report(ctx, &named);
+}
+
+/* ---- in the cache ---- */
+
+tn_status tn_program_keep(const tn_program *p, const char *key, const char *const *files, int n_files) {
+    if (!p) return TN_ERR_INVAL;
+    err e = { 0 };
+    guard gd;
+    arena a;
+    arena_init(&a, p->ctx->mem, &gd);
+    job j = { .p = p, .made_of = &(drive_made_of){ key, files, n_files, p->ctx->made }, .a = &a };
+    disk *d = p->ctx->cache ? cache_disk(p->ctx->cache) : NULL;
+    tn_status st = TN_OK;
+    if (!key || n_files < 0 || (n_files && !files))
+        st = err_set(&e, TN_ERR_INVAL, "tn_program_keep: key or files is NULL");
+    else if (!d)
+        st = err_set(&e, TN_ERR_UNSUPPORTED, "tn_program_keep: there is no cache directory");
+    else if ((st = api_try(&gd, save, &j)))
+        err_set(&e, st, "tn_program_keep: %s", gd.err.text);
+    else if (!disk_store_program(d, hash_bytes128(key, strlen(key)), j.pieces.at, j.pieces.n))
+        st = err_set(&e, TN_ERR_UNSUPPORTED, "tn_program_keep: the cache has no room for it, or cannot be written to");
+    arena_fini(&a);
+    return st ? ctx_report(p->ctx, &e) : TN_OK;
+}
+
+tn_status tn_program_find(tn_ctx *ctx, const char *key, tn_program **out) {
+    if (!ctx) return TN_ERR_INVAL;
+    err e = { 0 };
+    file_view f;
+    ctx_enter(ctx);
+    if (out) *out = NULL;
+    tn_status st = key && out ? ctx_cache(ctx, &e) : err_set(&e, TN_ERR_INVAL, "tn_program_find: key or out_program is NULL");
+    if (st) return api_report(ctx, &e);
+    disk *d = cache_disk(ctx->cache);
+    int fd = d ? disk_open_program(d, hash_bytes128(key, strlen(key))) : -1;
+    if (fd < 0) return TN_OK;
+    st = file_map(fd, &f, &e);
+    close(fd);
+    if (!st) st = drive_load(ctx, f, &(drive_made_of){ .key = key }, out, &e);
+    return st == TN_ERR_NOMEM ? api_report(ctx, &e) : TN_OK; /* for any other reason it is compiled again */
 }

@@ -39,7 +39,7 @@ static tn_status find_api(const char *name, const device_api **out, err *e) {
     return err_set(e, TN_ERR_INVAL, "there is no device \"%.64s\"; there are:%s", name, known);
 }
 
-static tn_status open_cache(tn_ctx *ctx, err *e) {
+tn_status ctx_cache(tn_ctx *ctx, err *e) {
     if (ctx->cache) return TN_OK;
     cache_opts o = { .mem = ctx->mem,
                      .dir = ctx->cache_dir,
@@ -53,7 +53,7 @@ static tn_status open_cache(tn_ctx *ctx, err *e) {
 }
 
 static tn_status open_shared(tn_ctx *ctx, err *e) {
-    tn_status st = open_cache(ctx, e);
+    tn_status st = ctx_cache(ctx, e);
     if (!st && !ctx->pool) st = pool_open(ctx->mem, &(executor){ ctx->parallel_for, ctx->parallel_ud }, &ctx->pool, e);
     return st;
 }

@@ -31,6 +31,7 @@ struct tn_ctx {
     void *parallel_ud;
     uint64_t cache_bytes;   /* defaults filled in: never 0 */
     uint64_t cache_memory;  /* never 0 */
+    uint64_t made;          /* ns since 1970, by the clock that file systems use */
     err err;                /* the last error; err.text is never garbage. Written by the thread `home` only */
     _Atomic uintptr_t home; /* the thread that works with the context: see ctx_enter */
 
@@ -45,7 +46,8 @@ struct tn_ctx {
 /* The device of that name ("cpu") with that many threads (0 = as many as the process may use): opened once, then kept until
  * tn_ctx_free. */
 tn_status ctx_device(tn_ctx *ctx, const char *name, int threads, device **out, err *e);
-void ctx_close_devices(tn_ctx *ctx); /* and the cache */
+void ctx_close_devices(tn_ctx *ctx);      /* and the cache */
+tn_status ctx_cache(tn_ctx *ctx, err *e); /* opens it: ctx->cache */
 
 /* Programs are shared by threads, and their sessions run on any; ctx->err has no lock. So every call that needs the context for
  * itself makes the calling thread its home, and what may be called on other threads reports through ctx_report, which writes

@@ -17,6 +17,7 @@
 
 enum { NAME_HEX = 32, NAME_BYTES = 48, FORMAT_VERSION = 1, RESCAN_STORES = 32, STALE_SECONDS = 3600 };
 #define SUFFIX ".kernel"
+#define PROGRAM_SUFFIX ".program"
 #define MAX_FILE ((size_t)1 << 29)
 static const char magic[8] = { 'T', 'N', 'K', 'E', 'R', 'N', '\r', '\n' };
 
@@ -45,13 +46,16 @@ hash128 cache_key_hash(const cache_key *k) {
     hash128 v = hash_bytes128(k->variant, strlen(k->variant));
     return (hash128){ hash_bytes(k->text, k->n_text, v.lo), hash_bytes(k->text, k->n_text, v.hi) };
 }
-static void key_name(const cache_key *k, char name[NAME_BYTES]) {
-    hash128 h = cache_key_hash(k);
-    snprintf(name, NAME_BYTES, "%016llx%016llx" SUFFIX, (unsigned long long)h.hi, (unsigned long long)h.lo);
+static void hash_name(hash128 h, const char *suffix, char name[NAME_BYTES]) {
+    snprintf(name, NAME_BYTES, "%016llx%016llx%s", (unsigned long long)h.hi, (unsigned long long)h.lo, suffix);
 }
+static void key_name(const cache_key *k, char name[NAME_BYTES]) { hash_name(cache_key_hash(k), SUFFIX, name); }
 /* Only files with such names are counted and removed: a foreign file in the directory is left alone. */
 static bool is_kernel_name(const char *name) {
     return strspn(name, "0123456789abcdef") == NAME_HEX && strcmp(name + NAME_HEX, SUFFIX) == 0;
+}
+static bool is_program_name(const char *name) {
+    return strspn(name, "0123456789abcdef") == NAME_HEX && strcmp(name + NAME_HEX, PROGRAM_SUFFIX) == 0;
 }
 static bool is_temp_name(const char *name) { return strncmp(name, FILE_TEMP_PREFIX, strlen(FILE_TEMP_PREFIX)) == 0; }
 
@@ -169,7 +173,9 @@ static tn_status scan(int at, const char *path, listing *l, bool tidy, disk_stat
     for (struct dirent *entry; st == TN_OK && (entry = readdir(dir));) {
         bool temp = is_temp_name(entry->d_name);
         struct stat s;
-        if ((!temp && !is_kernel_name(entry->d_name)) || fstatat(fd, entry->d_name, &s, AT_SYMLINK_NOFOLLOW)) continue;
+        if ((!temp && !is_kernel_name(entry->d_name) && !is_program_name(entry->d_name)) ||
+            fstatat(fd, entry->d_name, &s, AT_SYMLINK_NOFOLLOW))
+            continue;
         if (temp) {
             if (!tidy || now - (int64_t)s.st_mtime <= STALE_SECONDS) {
                 out->unfinished++;
@@ -348,6 +354,30 @@ void disk_store(disk *d, const cache_key *k, const unsigned char *image, size_t 
             say(d, "new kernels are not kept any more", strerror(why));
     }
     mem_free(d->mem, data, n);
+}
+
+bool disk_store_program(disk *d, hash128 key, const file_piece *pieces, int n) {
+    char name[NAME_BYTES];
+    uint64_t size = 0;
+    for (int i = 0; i < n; i++) size += pieces[i].n;
+    hash_name(key, PROGRAM_SUFFIX, name);
+    if (d->no_store || size > d->bound / 2 || file_replace(d->fd, name, pieces, n, 0600)) return false;
+    account(d, size);
+    return true;
+}
+
+int disk_open_program(disk *d, hash128 key) {
+    char name[NAME_BYTES];
+    hash_name(key, PROGRAM_SUFFIX, name);
+    int fd = openat(d->fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    const char *wrong = fd < 0 ? NULL : distrust(fd);
+    if (wrong) {
+        say(d, name, wrong);
+        close(fd);
+        return -1;
+    }
+    if (fd >= 0) futimens(fd, NULL); /* the last use */
+    return fd;
 }
 
 void disk_remove(disk *d, const cache_key *k) {

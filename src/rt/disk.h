@@ -11,7 +11,7 @@
 #ifndef TN_RT_DISK_H
 #define TN_RT_DISK_H
 
-#include "base/base.h"
+#include "rt/file.h"
 
 /* What a kernel depends on: its text and, in one line, everything else (compiler, flags, processor, format). */
 typedef struct cache_key {
@@ -42,6 +42,11 @@ bool disk_load(disk *d, const cache_key *k, unsigned char **out_image, size_t *o
 void disk_store(disk *d, const cache_key *k, const unsigned char *image, size_t size);
 void disk_remove(disk *d, const cache_key *k);
 
+/* Programs (drive/save.c), a file each: stored whole, if it takes no more than half of the bound, which kernels and programs
+ * share; opened to be mapped, -1: there is none to be trusted. What is in it the caller checks. */
+bool disk_store_program(disk *d, hash128 key, const file_piece *pieces, int n);
+int disk_open_program(disk *d, hash128 key);
+
 /* Other files there, by name. disk_read: memory of disk_opts.mem; false when there is none that can be read. disk_update: what
  * `edit` makes of the old text takes its place in one step, while no other process updates any; edit leaves the old one alone
  * (NULL, 0: there is none), takes the new one from disk_opts.mem, and says with *out NULL that nothing is to change. */
@@ -52,7 +57,7 @@ tn_status disk_update(disk *d, const char *name, size_t limit, disk_edit_fn edit
 
 /* Whole directories, for people: no open disk is needed. A directory that does not exist is empty. */
 typedef struct disk_stats {
-    uint64_t files, bytes;                 /* kernels */
+    uint64_t files, bytes;                 /* kernels and programs */
     uint64_t unfinished;                   /* temporary files and directories, of running or killed processes */
     int64_t oldest, newest;                /* last use, seconds since 1970; 0 when empty */
     uint64_t removed_files, removed_bytes; /* by disk_prune */

@@ -361,6 +361,81 @@ static void test_threads(void **state) {
     tn_ctx_free(ctx);
 }
 
+/* ---- in the cache ---- */
+
+static void write_text(const char *to, const char *text) {
+    FILE *f = fopen(to, "w");
+    assert_true(f && fputs(text, f) >= 0);
+    assert_int_equal(fclose(f), 0);
+    usleep(30000); /* times of files have the system's ticks */
+}
+
+static bool found(tn_ctx *ctx, const char *key) {
+    tn_program *q;
+    NEED(ctx, tn_program_find(ctx, key, &q));
+    tn_program_free(q);
+    return q != NULL;
+}
+
+static void test_kept(void **state) {
+    (void)state;
+    char dir[80], a[96], b[96];
+    snprintf(dir, sizeof dir, "%s/cache", folder);
+    snprintf(a, sizeof a, "%s/a", folder), snprintf(b, sizeof b, "%s/b", folder);
+    const char *files[] = { a, b }, *missing[] = { a, "/nowhere/at/all" };
+    tn_config cfg = test_config();
+    cfg.cache_dir = NULL;
+    tn_ctx *ctx = tn_ctx_new(&cfg);
+    tn_program *p = small(ctx, TN_MODE_COMPILED, "cpu"), *q = p;
+    if (!by_machine_code(ctx)) goto done;
+    refused(ctx, tn_program_keep(p, "key", NULL, 0), TN_ERR_UNSUPPORTED, "no cache directory");
+    assert_false(found(ctx, "key"));
+    refused(ctx, tn_program_keep(p, NULL, NULL, 0), TN_ERR_INVAL, "key or files");
+    refused(ctx, tn_program_keep(p, "key", NULL, 1), TN_ERR_INVAL, "key or files");
+    refused(ctx, tn_program_find(ctx, NULL, &q), TN_ERR_INVAL, "key or out_program");
+    assert_null(q);
+    tn_program_free(p), tn_ctx_free(ctx);
+
+    write_text(a, "a"), write_text(b, "b");
+    cfg.cache_dir = dir;
+    ctx = tn_ctx_new(&cfg);
+    p = small(ctx, TN_MODE_COMPILED, "cpu");
+    assert_false(found(ctx, "key"));
+    NEED(ctx, tn_program_keep(p, "key", files, 2));
+    assert_true(found(ctx, "key"));
+    assert_false(found(ctx, "kez"));
+    tn_cache_stats stats;
+    NEED(ctx, tn_cache_get_stats(ctx, &stats));
+    assert_true(stats.files == 1 && stats.bytes > 1000 && !stats.unfinished);
+    refused(ctx, tn_program_keep(p, "key", missing, 2), TN_ERR_IO, "/nowhere");
+    assert_true(found(ctx, "key")); /* the old one is still there */
+
+    write_text(b, "c"); /* as long as it was */
+    assert_false(found(ctx, "key"));
+    refused(ctx, tn_program_keep(p, "key", files, 2), TN_ERR_UNSUPPORTED, "changed");
+    tn_program_free(p), tn_ctx_free(ctx);
+    ctx = tn_ctx_new(&cfg);
+    p = small(ctx, TN_MODE_COMPILED, "cpu");
+    NEED(ctx, tn_program_keep(p, "key", files, 2));
+    assert_true(found(ctx, "key"));
+    unlink(b);
+    assert_false(found(ctx, "key"));
+    NEED(ctx, tn_program_keep(p, "one", files, 1));
+    assert_true(found(ctx, "one"));
+    NEED(ctx, tn_cache_prune(ctx, 0, NULL, NULL));
+    assert_false(found(ctx, "one"));
+    tn_program_free(p), tn_ctx_free(ctx);
+
+    cfg.cache_bytes = 10000;
+    ctx = tn_ctx_new(&cfg);
+    p = small(ctx, TN_MODE_COMPILED, "cpu");
+    refused(ctx, tn_program_keep(p, "key", files, 1), TN_ERR_UNSUPPORTED, "no room");
+    unlink(a), rmdir(dir);
+done:
+    tn_program_free(p);
+    tn_ctx_free(ctx);
+}
+
 /* ---- damaged ---- */
 
 static unsigned char *read_all(size_t *n) {
@@ -441,7 +516,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_graphs), cmocka_unit_test(test_graphs),  cmocka_unit_test(test_dims),
         cmocka_unit_test(test_refused),       cmocka_unit_test(test_threads), cmocka_unit_test(test_for_something_else),
-        cmocka_unit_test(test_damaged),
+        cmocka_unit_test(test_kept),          cmocka_unit_test(test_damaged),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

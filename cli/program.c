@@ -1,0 +1,104 @@
+/* program.c - programs of the command line: from a file that `tenon compile` wrote, from the cache where an ONNX model was
+ * compiled before, or compiled now and kept for the next time.
+ *
+ * A key of the cache is the model's path and all options that may change the program. What the model's files are, the library
+ * compares. */
+#include "cli.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char magic[8] = "TNPROG\r\n";
+
+bool program_is_file(const char *path) {
+    char head[sizeof magic];
+    int fd = path[0] == '@' || !strcmp(path, "-") ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    bool is = fd >= 0 && read(fd, head, sizeof head) == (ssize_t)sizeof head && !memcmp(head, magic, sizeof head);
+    if (fd >= 0) close(fd);
+    return is;
+}
+
+/* Options that are about one run: all others are a part of the key. */
+static bool is_of_run(const char *name) {
+    static const char *const names[] = { "input", "output", "limit",    "steps",   "state",   "save-state", "seed",
+                                         "json",  "quiet",  "progress", "verbose", "threads", "mode",       "device" };
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        if (!strcmp(names[i], name)) return true;
+    return false;
+}
+
+static void add(char **text, const char *name, const char *what) {
+    char *more = cli_format("%s\n%s=%s", *text, name, what);
+    free(*text);
+    *text = more;
+}
+
+/* Of inputs types alone: the sizes of a model may be theirs. */
+static void add_inputs(cli *c, char **key) {
+    int at = 0;
+    for (const char *text; (text = cli_next(c, "input", &at));) {
+        const char *eq = strchr(text, '=');
+        if (!eq) cli_usage(c, "--input %s: expected NAME=2x3xf32:1,2,... or NAME=@file.npy", text);
+        char *name = cli_format("%.*s", (int)(eq - text), text);
+        value v = value_parse(c, name, eq + 1);
+        char *type = shape_text(v.dtype, v.shape);
+        add(key, name, type);
+        value_free(&v);
+        free(name), free(type);
+    }
+}
+
+/* NULL: such a program is not kept. */
+static char *key_of(cli *c, const char *spec, const tn_compile_opts *o) {
+    size_t n = strlen(spec);
+    if (n < 6 || strcmp(spec + n - 5, ".onnx") != 0 || o->no_cache || o->schedule || o->mode == TN_MODE_IMMEDIATE ||
+        strcmp(o->device, "cpu") != 0)
+        return NULL;
+    char *path = realpath(spec, NULL), number[32];
+    if (!path) return NULL;
+    char *key = cli_format("%s", path);
+    free(path);
+    snprintf(number, sizeof number, "%d", o->threads);
+    add(&key, "threads", number);
+    add(&key, "mode", cli_mode_name(o->mode));
+    for (int i = 0; i < c->n_given; i++)
+        if (!is_of_run(c->given[i].name)) add(&key, c->given[i].name, c->given[i].value);
+    add_inputs(c, &key);
+    return key;
+}
+
+program program_open(cli *c, const char *spec, uint64_t seed, const tn_compile_opts *o) {
+    program x = { 0 };
+    if (program_is_file(spec)) {
+        cli_need(c, tn_program_load(cli_ctx(c), spec, &x.p));
+        return x;
+    }
+    tn_ctx *ctx = cli_ctx(c); /* before the model is read: what changes from here on is noticed */
+    x.key = key_of(c, spec, o);
+    if (x.key) cli_need(c, tn_program_find(ctx, x.key, &x.p));
+    if (x.p) {
+        free(x.key);
+        x.key = NULL;
+        return x;
+    }
+    x.g = model_open(c, spec, seed);
+    cli_need(c, tn_compile(x.g, o, &x.p));
+    return x;
+}
+
+/* Writing the file takes longer than some models run: a process of its own does it, which nobody waits for. */
+void program_close(cli *c, program *x) {
+    if (x->key && !c->n_constants && c->n_model_files && fork() == 0) {
+        int null = open("/dev/null", O_RDWR);
+        setsid();
+        for (int fd = 0; fd < 3; fd++) dup2(null, fd);
+        tn_status kept = tn_program_keep(x->p, x->key, (const char *const *)c->model_files, c->n_model_files);
+        _exit(kept ? CLI_FAILED : CLI_OK);
+    }
+    free(x->key);
+    tn_program_free(x->p);
+    tn_graph_free(x->g);
+    *x = (program){ 0 };
+}
