@@ -198,22 +198,6 @@ static const kbuf *check_buffer(checker *c, reg r, const kins *in, uint8_t store
 }
 
 /* Elements in one piece of 4 to 16 bytes, as they lie in memory; what is masked is 0. */
-static void check_copied(checker *c, reg r, const kins *in, const kbuf *b) {
-    const kins *to = r + 1 < (reg)c->k->ins.n ? in + 1 : in;
-    bool out = b->kind == KB_SHARED && in->mode == LOAD_BULK;
-    int bytes = in->lanes * (int)dtype_size((tn_dtype)in->src);
-    bool ok = c->k->block_threads && (b->kind == KB_IN || (out && b->swizzled)) && bytes >= 4 && bytes <= 16 && !in->dyn &&
-              to->op == K_STORE && to->a == r && to->lanes == in->lanes && to->buf < c->k->bufs.n &&
-              c->k->bufs.at[to->buf].kind == (out ? KB_OUT : KB_SHARED) && to->dtype == in->src && !to->dyn &&
-              kernel_aligned(c->k, in, in->lanes) && kernel_aligned(c->k, to, in->lanes);
-    for (reg i = r + 2; i < (reg)c->k->ins.n && ok; i++) {
-        const kins *x = ins(c, i);
-        ok = x->a != r && x->b != r && x->c != r && x->dyn != r;
-    }
-    if (!ok || (in->n_mask && (in->imm != 0 || in->imm_int != 0)))
-        problem(c, r, "not copied to shared memory, or in boxes from there, as it is by the next instruction alone");
-}
-
 /* Whether the kernel has stored in the buffer when it comes to r, or does so in an iteration before. */
 static bool is_stored_before(const kernel *k, reg r, uint16_t buf) {
     int end = (int)r;
@@ -225,6 +209,23 @@ static bool is_stored_before(const kernel *k, reg r, uint16_t buf) {
     for (int i = 1; i < end; i++)
         if ((k->ins.at[i].op == K_STORE || k->ins.at[i].op == K_SCATTER) && k->ins.at[i].buf == buf) return true;
     return false;
+}
+
+static void check_copied(checker *c, reg r, const kins *in, const kbuf *b) {
+    const kins *to = r + 1 < (reg)c->k->ins.n ? in + 1 : in;
+    bool out = b->kind == KB_SHARED && in->mode == LOAD_BULK;
+    bool first = b->kind == KB_INOUT && in->mode == LOAD_ASYNC && !is_stored_before(c->k, r, in->buf);
+    int bytes = in->lanes * (int)dtype_size((tn_dtype)in->src);
+    bool ok = c->k->block_threads && (b->kind == KB_IN || (out && b->swizzled) || first) && bytes >= 4 && bytes <= 16 &&
+              !in->dyn && to->op == K_STORE && to->a == r && to->lanes == in->lanes && to->buf < c->k->bufs.n &&
+              c->k->bufs.at[to->buf].kind == (out ? KB_OUT : KB_SHARED) && to->dtype == in->src && !to->dyn &&
+              kernel_aligned(c->k, in, in->lanes) && kernel_aligned(c->k, to, in->lanes);
+    for (reg i = r + 2; i < (reg)c->k->ins.n && ok; i++) {
+        const kins *x = ins(c, i);
+        ok = x->a != r && x->b != r && x->c != r && x->dyn != r;
+    }
+    if (!ok || (in->n_mask && (in->imm != 0 || in->imm_int != 0)))
+        problem(c, r, "not copied to shared memory, or in boxes from there, as it is by the next instruction alone");
 }
 
 static void check_load(checker *c, reg r, const kins *in) {
@@ -240,7 +241,7 @@ static void check_load(checker *c, reg r, const kins *in) {
     if (in->mode == LOAD_REMATERIALISED && !c->k->block_threads) problem(c, r, "rematerialised, not for a GPU");
     if (in->mode >= LOAD_ASYNC) check_copied(c, r, in, b);
     bool again = in->mode == LOAD_REMATERIALISED && b->kind == KB_LOCAL;
-    again |= in->mode == LOAD_HOISTED && b->kind == KB_INOUT && !is_stored_before(c->k, r, in->buf);
+    again |= (in->mode == LOAD_HOISTED || in->mode == LOAD_ASYNC) && b->kind == KB_INOUT && !is_stored_before(c->k, r, in->buf);
     if (in->mode && !again && (in->mode > LOAD_BULK || b->kind != (in->mode == LOAD_BULK && b->swizzled ? KB_SHARED : KB_IN)))
         problem(c, r, "hoisted above what b%d is yet to hold", in->buf);
     if (in->mode == LOAD_UNMASKED && !in->n_mask) problem(c, r, "unmasked, and there is no mask");

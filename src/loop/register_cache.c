@@ -1,6 +1,7 @@
 /* register_cache.c - register caching: where each thread of a block works on the same few vectors of a row in every nest, its
  * share of the row is written out, so that what one nest loads or computes the next ones still have, and local buffers become
- * the threads' own.
+ * the threads' own. `shared`: long parts that are only loaded lie in shared memory, at places of their threads alone, so that
+ * no thread waits for another one and none needs registers for them.
  *
  * In and out: the form of a GPU, behind vectorize_nests. A nest is taken when it is one loop of which each thread has the same
  * few iterations, in the last of which some threads may have none; a buffer when all that touch it are such nests, each thread
@@ -8,7 +9,7 @@
 #include "loop/build.h"
 #include "loop/gpu_bind.h"
 
-enum { MOST_TURNS = 64, MOST_VARS = 50 };
+enum { MOST_TURNS = 64, MOST_VARS = 50, FEW_TURNS = 4 /* that are written out where no register holds their part */ };
 
 /* Iterations of a thread of the nest at `head`, if it is one to take; else 0. In the last some threads may have none. */
 static int iterations_of(const kernel *k, int head, int most) {
@@ -66,11 +67,12 @@ typedef struct register_cacher {
     const kernel *k;
     int most;          /* iterations of a thread */
     int64_t long_part; /* elements of a thread, more of which are packed */
+    bool shared;       /* these lie in shared memory */
     build_copier c;
-    int *nest;  /* [ins] the loop around, of those to take */
-    int *own;   /* [bufs] elements of a thread */
-    int *held;  /* [bufs] the local buffer with a thread's part of it, if that is packed; else 0, which is no such buffer */
-    bool *read; /* [bufs] it has been read there */
+    int *nest;            /* [ins] the loop around, of those to take */
+    int *own;             /* [bufs] elements of a thread */
+    int *held;            /* [bufs] the buffer with a thread's part of it, if that is packed; else 0, which is no such buffer */
+    bool *read;           /* [bufs] it has been read there */
     int fetch, fetch_end; /* instructions that fetch a later row, which wait until this one is on its way; none: the same */
 } register_cacher;
 
@@ -106,7 +108,7 @@ static bool open_turns(register_cacher *h, int head, bool last, turns *out) {
     *out = (turns){ .turn = affine_const(full), .loops = last ? 1 : 2 };
     if (!last) {
         kvar turn = build_loop(o, "s", full, PAR_SERIAL);
-        o->vars.at[turn].role.unroll = (int)full;
+        o->vars.at[turn].role.unroll = (int)(h->shared && full > FEW_TURNS ? FEW_TURNS : full);
         out->turn = affine_var(o->a, turn);
     }
     kvar thread = build_loop(o, "t", last ? rest : threads, PAR_BLOCK_THREADS);
@@ -119,6 +121,11 @@ static bool is_held(const register_cacher *h, int load) {
     return h->nest[load] && is_packed(h->k, in, iterations_of(h->k, h->nest[load], h->most), h->long_part) && is_again(h, load);
 }
 
+/* Where a thread's part of a row that is held packed lies. */
+static affine held_at(const register_cacher *h, const turns *at, int lanes) {
+    return affine_scale(h->c.o->a, h->shared ? at->place : at->turn, lanes);
+}
+
 /* What the nest is the first to load of rows that are held packed. Returns whether there is anything. */
 static bool load_packed(register_cacher *h, int head, int iterations) {
     kernel *o = h->c.o;
@@ -128,15 +135,16 @@ static bool load_packed(register_cacher *h, int head, int iterations) {
         turns at;
         if (!is_held(h, i) || h->held[in->buf]) continue;
         any = true;
-        int buf = h->held[in->buf] = build_buffer(o, in->src, KB_LOCAL, iterations * in->lanes);
+        int64_t elems = (h->shared ? h->k->ins.at[head].hi : iterations) * in->lanes;
+        int buf = h->held[in->buf] = build_buffer(o, in->src, h->shared ? KB_SHARED : KB_LOCAL, elems);
         for (int last = 0; last < 2; last++) {
             build_places p = { .n = 0 };
             if (!open_turns(h, head, last, &at)) continue;
             build_put(&p, h->k->ins.at[head].var, at.place);
             kins store = { .op = K_STORE, .dtype = in->src, .buf = (uint16_t)buf, .lanes = in->lanes, .lane_stride = 1 };
             store.a = build_copy(&h->c, i, &p), store.node = in->node;
-            store.idx = affine_scale(o->a, at.turn, in->lanes);
-            o->ins.at[store.a].mode = LOAD_HOISTED;
+            store.idx = held_at(h, &at, in->lanes);
+            o->ins.at[store.a].mode = h->shared ? LOAD_ASYNC : LOAD_HOISTED;
             kernel_push(o, store);
             build_ends(o, at.loops);
         }
@@ -157,8 +165,8 @@ static void cache_turns(register_cacher *h, int head, const turns *at) {
         reg r = build_copy(&h->c, i, memory && h->own[in->buf] ? mine : p);
         if (in->op != K_LOAD || !h->held[in->buf]) continue;
         kins *load = &o->ins.at[r];
-        load->idx = affine_scale(o->a, at->turn, in->lanes), load->mode = h->read[in->buf] ? LOAD_REMATERIALISED : LOAD_PLAIN;
-        load->buf = (uint16_t)h->held[in->buf];
+        load->idx = held_at(h, at, in->lanes), load->buf = (uint16_t)h->held[in->buf];
+        load->mode = h->read[in->buf] && !h->shared ? LOAD_REMATERIALISED : LOAD_PLAIN;
     }
     build_ends(o, at->loops);
 }
@@ -167,8 +175,10 @@ static void cache_nest(register_cacher *h, int head) {
     const kernel *k = h->k;
     const build_places none = { .n = 0 };
     turns at;
-    if (load_packed(h, head, iterations_of(k, head, h->most)))
+    if (load_packed(h, head, iterations_of(k, head, h->most))) {
         for (; h->fetch < h->fetch_end; h->fetch++) build_copy(&h->c, h->fetch, &none);
+        if (h->shared) kernel_push(h->c.o, (kins){ .op = K_ASYNC, .mode = ASYNC_COPIES });
+    }
     for (int last = 0; last < 2; last++)
         if (open_turns(h, head, last, &at)) cache_turns(h, head, &at);
     for (int i = head + 1; h->nest[i] == head; i++)
@@ -214,7 +224,9 @@ bool step_register_cache(kernel **kk, const loop_step *s, str *why) {
     int64_t most = s->arg[0].n;
     if (most < 1 || most > MOST_TURNS)
         return step_refuse(why, "%lld iterations of a thread: expected 1 to %d", (long long)most, MOST_TURNS);
-    register_cacher h = { .k = k, .most = (int)most, .long_part = step_option(s, "packed", INT32_MAX) };
+    register_cacher h = {
+        .k = k, .most = (int)most, .long_part = step_option(s, "packed", INT32_MAX), .shared = step_flag(s, "shared")
+    };
     if (k->vars.n > MOST_VARS) return step_refuse(why, "the kernel has %d loops; the limit is %d", k->vars.n, MOST_VARS);
     if (find_nests(&h) < 2)
         return step_refuse(why, "fewer than two nests have each thread at the same elements, %lld iterations at most",

@@ -37,9 +37,10 @@ static double crowding(const kernel *k, int block_threads, const target *t) {
 }
 
 /* Vectors where nests are long enough, what a thread has of a row in its registers, and nothing twice. */
-static void finish(recipe *r) {
+static void finish(recipe *r, bool in_shared) {
     recipe_try(r, "vectorize_nests %d", 16 / gpu_widest(r->k)); /* the same in all: a thread has the same elements in all */
-    recipe_try(r, "register_cache %d packed=%d", RECIPE_CACHED_TURNS, RECIPE_CACHED_SHARE);
+    recipe_try(r, "register_cache %d packed=%d%s", in_shared ? RECIPE_SHARED_TURNS : RECIPE_CACHED_TURNS, RECIPE_CACHED_SHARE,
+               in_shared ? " shared" : "");
     recipe_try(r, "hoist");
     recipe_do(r, "dce");
 }
@@ -63,7 +64,7 @@ int recipe_gpu_alternatives(const kernel *scalar, const target *t, const schedul
         str_init(&why, a);
         put_in_order(&r);
         recipe_do_all(&r, tiles[i]);
-        finish(&r);
+        finish(&r, false);
         if (schedule_same_bits(scalar, from, r.s, &why)) out[found++] = (recipe_alternative){ r.s, r.k };
     }
     return found;
@@ -93,10 +94,11 @@ static int choose_threads(const kernel *k, int n, const target *t, double *best)
     return threads;
 }
 
-static void bind_rows(recipe *r, int threads, int cluster, bool held) {
+static void bind_rows(recipe *r, int threads, int cluster, bool held, bool in_shared) {
     /* Much earlier than when the thread blocks at work are done is worse than not at all, a little earlier does no harm: as
-     * many rows later as half of what may be at work. */
-    int64_t ahead = held ? r->t->resident_threads / 2 / (threads * cluster) : 0;
+     * many rows later as half of what may be at work. Two thread blocks whose rows lie in shared
+     * memory load in turns: they need none. */
+    int64_t ahead = held && !in_shared ? r->t->resident_threads / 2 / (threads * cluster) : 0;
     if (cluster > 1)
         recipe_do(r, "bind_rows %d cluster=%d prefetch=%lld", threads, cluster, (long long)ahead);
     else if (ahead)
@@ -111,9 +113,9 @@ kernel *recipe_gpu(kernel *k0, const target *t, const schedule **out) {
     kernel *k = r.k;
     int n = gpu_outer_loops(k), cluster = 1;
     recipe_form best = { 0 };
-    bool scatter = recipe_scatter(&r);
+    bool scatter = recipe_scatter(&r), in_shared = false;
     int threads = scatter ? 0 : choose_threads(k, n, t, &best.cost);
-    int held = threads ? recipe_row_threads(k, n, t, &cluster) : 0;
+    int held = threads ? recipe_row_threads(k, n, t, &cluster, &in_shared) : 0;
     if (!scatter) { /* each is taken if it costs less than those before */
         recipe_thread_columns(k, t, &best);
         recipe_cluster_columns(k, t, &best);
@@ -128,9 +130,9 @@ kernel *recipe_gpu(kernel *k0, const target *t, const schedule **out) {
     else if (scatter)
         ;
     else if (!recipe_transpose_tile(&r) && threads)
-        bind_rows(&r, held ? held : threads, cluster, held > 0);
+        bind_rows(&r, held ? held : threads, cluster, held > 0, in_shared);
     else if (!r.k->block_threads)
         recipe_map(&r);
-    finish(&r);
+    finish(&r, in_shared);
     return r.k;
 }

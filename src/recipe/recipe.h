@@ -98,11 +98,13 @@ bool recipe_scatter(recipe *r);
 /* map.c: an iteration of the outer loops, or a vector of them, is a thread's of a GPU. */
 void recipe_map(recipe *r);
 /* row.c: threads of a block such that each keeps its share of a row in registers, when scalar kernel k is rows of elementwise
- * work and sums; else 0. *cluster: thread blocks that a row is too long for one of, up to 1: it is not. */
-int recipe_row_threads(const kernel *k, int n_rows, const target *t, int *cluster);
+ * work and sums; else 0. *cluster: thread blocks that a row is too long for one of, up to 1: it is not. *in_shared: each keeps
+ * it in shared memory. */
+int recipe_row_threads(const kernel *k, int n_rows, const target *t, int *cluster, bool *in_shared);
 enum {
-    RECIPE_CACHED_TURNS = 8, /* most iterations of a thread in a nest whose elements stay in registers .. */
-    RECIPE_CACHED_SHARE = 32 /* .. and elements of it, where a row has many */
+    RECIPE_SHARED_TURNS = 16, /* the same where they stay in shared memory */
+    RECIPE_CACHED_TURNS = 8,  /* most iterations of a thread in a nest whose elements stay in registers .. */
+    RECIPE_CACHED_SHARE = 32  /* .. and elements of it, where a row has many */
 };
 /* Starting thread blocks costs time, too, on a machine for `grid` threads: in instructions of a thread. */
 static inline double recipe_start_cost(double blocks, const target *t) {

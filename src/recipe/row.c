@@ -5,6 +5,8 @@
 #include "loop/gpu_bind.h"
 #include "recipe/recipe.h"
 
+#include <limits.h>
+
 enum {
     PACKED_SHARE = 64 /* elements of a thread, two of them in a register */,
     LONG_GROUP = 256 /* threads, of a cluster */
@@ -41,28 +43,48 @@ static int cluster_group(const kernel *k, int n_rows, int64_t n, int lanes, cons
     return 0;
 }
 
+/* Buffers that several nests load, and nothing else that threads keep; *flops: what is computed with them after the first nest.
+ */
+static int count_held(const kernel *k, int n_rows, int64_t *flops) {
+    enum { COARSE = 3 /* times cheaper */ };
+    int *nest = ARENA_ARRAY(k->a, int, k->bufs.n + 1), held = 0; /* [bufs] the first to load it; -1: of those that are held */
+    *flops = 0;
+    kvar loop = -1;
+    for (int i = 1 + n_rows, nests = 0; i < k->ins.n - n_rows; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_LOOP) loop = in->var, nests++;
+        if (in->op == K_ALU && nests > 1) *flops += op_get((op_code)in->alu)->flops / (in->mode ? COARSE : 1);
+        if ((in->op != K_LOAD && in->op != K_STORE) || loop < 0 || !gpu_uses(in, loop)) continue;
+        int *first = &nest[in->buf];
+        bool again = *first > 0 && *first != nests;
+        if (again) held++;
+        if (again && kbuf_is_local(&k->bufs.at[in->buf])) return INT_MAX;
+        *first = again ? -1 : *first ? *first : nests;
+    }
+    return held;
+}
+
 /* Rows of numbers of 16 bits, of which a thread can hold twice as many where what is computed anew in each nest is little, and
  * nothing else is held: thread blocks are half as large, and two on a processor, of which one loads while the other computes.
  * Returns the threads of one, or 0. */
 static int packed_group(const kernel *k, int n_rows, int64_t n, int lanes, const target *t) {
-    enum { LITTLE = 16, COARSE = 3 /* times cheaper */ };
-    int64_t block_threads = t->max_block_threads / 2, flops = 0;
-    int *nest = ARENA_ARRAY(k->a, int, k->bufs.n + 1), held = 0; /* [bufs] the first to load it; -1: of those that are held */
+    enum { LITTLE = 16 };
+    int64_t block_threads = t->max_block_threads / 2, flops;
     if (lanes != 8 || block_threads < t->block_threads || n <= block_threads * RECIPE_CACHED_SHARE ||
         n > block_threads * PACKED_SHARE || n % (block_threads * lanes))
         return 0;
-    for (int i = 1 + n_rows, nests = 0; i < k->ins.n - n_rows; i++) {
-        const kins *in = &k->ins.at[i];
-        nests += in->op == K_LOOP;
-        if (in->op == K_ALU && nests > 1) flops += op_get((op_code)in->alu)->flops / (in->mode ? COARSE : 1);
-        if (in->op != K_LOAD && in->op != K_STORE) continue;
-        int *first = &nest[in->buf];
-        bool again = *first > 0 && *first != nests;
-        if (again) held++;
-        if (again && kbuf_is_local(&k->bufs.at[in->buf])) return 0;
-        *first = again ? -1 : *first ? *first : nests;
-    }
-    return held <= 1 && flops <= LITTLE ? (int)block_threads : 0;
+    return count_held(k, n_rows, &flops) <= 1 && flops <= LITTLE ? (int)block_threads : 0;
+}
+
+/* The same for longer rows, whose parts lie in shared memory, which has room for two of them. (Cross-entropy and its gradient,
+ * 32768 rows of 50,304 numbers, an H200: one thread block a processor, in registers, 3.50 ms; two, 2.48, and 2.58 where rows
+ * are fetched ahead.) Returns the threads of one, or 0. */
+static int shared_group(const kernel *k, int n_rows, int64_t n, int lanes, const target *t) {
+    int64_t block_threads = t->max_block_threads / 2, flops, reduced = block_threads * (int64_t)sizeof(float);
+    if (lanes != 8 || block_threads < t->block_threads || n <= block_threads * RECIPE_CACHED_SHARE || n % lanes ||
+        n > block_threads * lanes * RECIPE_SHARED_TURNS || 2 * (2 * n + reduced + 1024) > t->shared_most)
+        return 0;
+    return count_held(k, n_rows, &flops) == 1 ? (int)block_threads : 0;
 }
 
 /* Few of the threads have nothing to do in the last iteration. */
@@ -70,7 +92,7 @@ static bool comes_out(int64_t vectors, int64_t threads) {
     return threads <= vectors && 8 * vectors >= 7 * ((vectors + threads - 1) / threads * threads);
 }
 
-int recipe_row_threads(const kernel *k, int n_rows, const target *t, int *cluster) {
+int recipe_row_threads(const kernel *k, int n_rows, const target *t, int *cluster, bool *in_shared) {
     int from = 1 + n_rows, to = k->ins.n - n_rows, nests = 0, lanes = 16 / gpu_widest(k);
     int64_t n = 0, rows = 1;
     for (int i = 0; i < n_rows; i++) rows *= k->ins.at[1 + i].hi;
@@ -87,7 +109,10 @@ int recipe_row_threads(const kernel *k, int n_rows, const target *t, int *cluste
     int64_t vectors = n / lanes;
     int packed = packed_group(k, n_rows, n, lanes, t);
     if (packed) return packed;
-    int shared = cluster_group(k, n_rows, n, lanes, t, cluster);
+    int clustered = cluster_group(k, n_rows, n, lanes, t, cluster);
+    if (clustered) return clustered;
+    int shared = shared_group(k, n_rows, n, lanes, t);
+    *in_shared = shared > 0;
     if (shared) return shared;
     int block_threads = 32, most = t->max_block_threads > t->block_threads ? t->max_block_threads : t->block_threads;
     while (block_threads < most && block_threads * RECIPE_CACHED_SHARE < n) block_threads *= 2;

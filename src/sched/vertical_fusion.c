@@ -218,11 +218,12 @@ static void bring_together(plan *p) {
     }
 }
 
-/* Whether threads find their share of a row in their registers, as the recipe of rows will bind it. */
+/* Whether threads find their share of a row in registers or shared memory, as the recipe of rows will bind it. */
 static bool stays_in_registers(const kernel *k, const target *t) {
     int cluster = 1;
+    bool in_shared;
     const kernel *o = gpu_compacted(kernel_clone(k, k->a));
-    return recipe_row_threads(o, gpu_outer_loops(o), t, &cluster) > 0;
+    return recipe_row_threads(o, gpu_outer_loops(o), t, &cluster, &in_shared) > 0;
 }
 
 /* As many of the chain's kernels, from the first one on, as threads have registers for. Returns how many; 1: none are joined.

@@ -339,7 +339,7 @@ static const char *random_step(const kernel *k, rng *r, arena *a) {
         return arena_printf(a, "%s %d rows=%d blocks=%d split_k=%d lanes=%d", name, 2 << rng_below(r, 2),
                             (int)rng_between(r, 1, 3), 1 << rng_below(r, 2), 1 << rng_below(r, 3), 1 << rng_below(r, 2));
     case STEP_register_cache:
-        return arena_printf(a, "%s %d packed=%d", name, size, 2 * size);
+        return arena_printf(a, "%s %d packed=%d%s", name, size, 2 * size, rng_chance(r, 0.5) ? " shared" : "");
     default:
         return name;
     }

@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "loop/schedule.h"
 #include "support/plan_run.h"
 #include "tenon/tenon_nn.h"
 
@@ -188,8 +189,50 @@ static void test_short_sums(void **state) {
     arena_fini(&a);
 }
 
+/* Rows of 16-bit numbers that registers of one thread block would hold lie in shared memory of a GPU that has room for two of
+ * them, whether threads come out or not. */
+static void test_shared_rows(void **state) {
+    (void)state;
+    static const int64_t lengths[] = { 16392, 20000, 50304 };
+    arena a;
+    guard gd;
+    arena_init(&a, mem_libc(), &gd);
+    if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+    for (size_t i = 0; i < COUNT_OF(lengths); i++) {
+        char why_not[512];
+        int64_t n = lengths[i];
+        const char *text = arena_printf(&a,
+                                        "graph @loss(a bf16[3,%lld]) {\n  %%1 = neg a\n  %%2 = cast %%1 f32[3,%lld]\n"
+                                        "  %%3 = reduce_max %%2 axes=[1] f32[3,1]\n  %%4 = expand %%3 f32[3,%lld]\n"
+                                        "  %%5 = sub %%2, %%4\n  %%6 = exp %%5\n  %%7 = sum %%6 axes=[1] f32[3,1]\n"
+                                        "  %%8 = expand %%7 f32[3,%lld]\n  %%9 = div %%6, %%8\n  %%10 = cast %%9 bf16[3,%lld]\n"
+                                        "  return %%10 as \"y\"\n}\n",
+                                        (long long)n, (long long)n, (long long)n, (long long)n, (long long)n);
+        graph *g = graph_parse(&a, text, strlen(text), "test");
+        reference r = reference_make(g, &a, 3);
+        for (int large = 0; large < 2; large++) {
+            tn_compile_opts o = TN_COMPILE_DEFAULTS;
+            target t = target_common_gpu();
+            t.machine = machine_row("h200"), t.shared_most = large ? 227 << 10 : 48 << 10, o.fusion = 3, o.check = 1;
+            plan *p = pipeline_run(g, &a, &o, &t);
+            bool shared = false;
+            for (int k = 0; k < p->schedules.n; k++) {
+                str s;
+                str_init(&s, &a);
+                if (p->schedules.at[k].s) schedule_print(p->schedules.at[k].s, &s);
+                shared |= s.n && strstr(s.s, " shared") != NULL;
+            }
+            if (shared != (large == 1)) fail_msg("rows of %d: in shared memory %d, want %d", (int)n, shared, large);
+            if (!plan_agrees(p, &r, &a, why_not, sizeof why_not) || !plan_texts_agree(p, &a, why_not, sizeof why_not))
+                fail_msg("rows of %d: %s", (int)n, why_not);
+        }
+    }
+    arena_fini(&a);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_rows), cmocka_unit_test(test_prefetch),
-                                        cmocka_unit_test(test_contract), cmocka_unit_test(test_short_sums) };
+                                        cmocka_unit_test(test_contract), cmocka_unit_test(test_short_sums),
+                                        cmocka_unit_test(test_shared_rows) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
