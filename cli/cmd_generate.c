@@ -128,10 +128,10 @@ static void open_model(writer *w) {
     } else {
         if (!lm_config_load(c, path, &w->k)) cli_fail(c, "%s has no config.json: it is no model's folder", path);
         if (w->k.model.kind == TN_NN_LLAMA && w->k.model.positions > context) w->k.model.positions = context;
-        w->vocab = lm_vocab_load(c, path);
+        w->vocab = lm_vocab_load(c, path, w->k.split);
         w->weights = lm_files_open(c, path);
         if (!w->k.model.group) w->k.model.weights = lm_files_dtype(w->weights);
-        w->begin = -1;
+        w->begin = tn_bpe_begin(w->vocab);
         if (!w->k.n_ends) end = tn_bpe_special_id(w->vocab, "<|endoftext|>");
     }
     if (end >= 0) w->k.ends[w->k.n_ends++] = end;
@@ -220,7 +220,7 @@ const cli_command command_generate = {
     "MODEL",
     "write text with a language model",
     "MODEL is a folder: what train-lm wrote, or a GPT-2, Llama, Mistral, Qwen2 or Qwen3 from Hugging Face: config.json, "
-    "model.safetensors (or the files of its index), vocab.json, merges.txt;\n"
+    "model.safetensors (or the files of its index), tokenizer.json (or vocab.json, merges.txt);\n"
     "or a GGUF of these classes with a byte-level BPE: f32, f16, bf16, q8_0, q4_0, q4_k, q6_k.\n"
     "The same seed gives the same text. When all positions of the model are taken, the last half of the text is read again.\n\n"
     "examples:\n"

@@ -117,6 +117,7 @@ static void convert(quantiser *q, tn_graph *g, const tn_nn_lm_opts *o) {
 }
 
 static void copy_file(cli *c, const char *from, const char *to, const char *name) {
+    if (!lm_has(from, name)) return;
     char *source = lm_path(from, name), *target = lm_path(to, name);
     size_t n;
     char *bytes = cli_read_file(c, source, &n);
@@ -147,8 +148,8 @@ static int run(cli *c) {
     char *path = lm_path(to, "model.safetensors");
     convert(&q, g, &k.model);
     cli_need(c, tn_io_safetensors_save(cli_ctx(c), path, q.out, q.n));
-    copy_file(c, from, to, "vocab.json");
-    copy_file(c, from, to, "merges.txt");
+    for (int i = 0; lm_vocab_files[i]; i++) copy_file(c, from, to, lm_vocab_files[i]);
+    copy_file(c, from, to, "generation_config.json");
     lm_config_save(c, to, &k);
     int64_t bytes = 0;
     for (int i = 0; i < q.n; i++) {

@@ -1,7 +1,5 @@
 /* cmd_tokenizer.c - `tenon tokenizer`: learns a byte-level BPE from text, and takes text to ids and back. */
-#include "cli.h"
-
-#include "tenon/tenon_text.h"
+#include "lm.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -9,10 +7,11 @@
 #include <sys/stat.h>
 
 static tn_bpe_split split_of(cli *c) {
-    const char *name = cli_text(c, "split", "gpt2");
-    if (!strcmp(name, "gpt2")) return TN_BPE_GPT2;
-    if (!strcmp(name, "cl100k")) return TN_BPE_CL100K;
-    cli_usage(c, "--split is gpt2 or cl100k, not %s", name);
+    static const char *const names[] = { "gpt2", "cl100k", "qwen2", "digits" }; /* in the order of tn_bpe_split */
+    const char *name = cli_text(c, "split", names[0]);
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        if (!strcmp(name, names[i])) return (tn_bpe_split)i;
+    cli_usage(c, "--split is gpt2, cl100k, qwen2 or digits, not %s", name);
 }
 
 /* ---- train ---- */
@@ -87,11 +86,7 @@ static tn_bpe *load(cli *c) {
         cli_need(c, tn_bpe_load_tiktoken(cli_ctx(c), tiktoken, split_of(c), NULL, 0, &b));
         return b;
     }
-    char *vocab = cli_format("%s/vocab.json", folder), *merges = cli_format("%s/merges.txt", folder);
-    cli_need(c, tn_bpe_load(cli_ctx(c), vocab, merges, split_of(c), &b));
-    free(vocab);
-    free(merges);
-    return b;
+    return lm_vocab_load(c, folder, split_of(c));
 }
 
 static int encode(cli *c) {
@@ -151,9 +146,11 @@ static const cli_option options[] = {
     { "tokens", 'n', "N", "train: how many, with the 256 bytes and the special ones (default 8192)" },
     { "special", 0, "TEXT", "train: a special token, such as '<|endoftext|>' (repeatable)" },
     { "output", 'o', "DIR", "train: where vocab.json and merges.txt are written (default: here)" },
-    { "vocab", 0, "DIR", "encode, decode: where they are (default: here)" },
+    { "vocab", 0, "DIR", "encode, decode: where they are, or tokenizer.json (default: here)" },
     { "tiktoken", 0, "FILE", "encode, decode: a vocabulary in tiktoken's form" },
-    { "split", 0, "NAME", "how text is split into words: as gpt2 (default) or cl100k, the pattern of GPT-4 and Llama 3" },
+    { "split", 0, "NAME",
+      "how text is split into words: as gpt2 (default), cl100k (GPT-4, Llama 3), qwen2, or digits (SmolLM2); tokenizer.json "
+      "says it" },
     { "plain", 0, NULL, "encode: the text of special tokens is text like any other" },
     { NULL, 0, NULL, NULL },
 };

@@ -115,7 +115,7 @@ static void read_text(trainer *t, bool resumed) {
         cli_fail(c, "%s has %zu bytes; %s was trained on a text of %lld", c->args[0], n, t->folder, (long long)t->k.text_bytes);
     t->k.text_bytes = (int64_t)n;
     if (resumed)
-        t->vocab = lm_vocab_load(c, t->folder);
+        t->vocab = lm_vocab_load(c, t->folder, t->k.split);
     else
         make_vocab(t, text, n);
     t->ids = cli_alloc((n + 1) * sizeof *t->ids);

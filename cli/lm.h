@@ -13,6 +13,7 @@ typedef struct lm_class {
     const char *type; /* "model_type" of config.json */
     const char *gguf; /* "general.architecture" */
     tn_nn_lm_kind kind;
+    tn_bpe_split split;     /* where the tokenizer's files do not say it */
     int biases, head_norms; /* as in tn_nn_lm_opts */
     bool pairs;             /* of GGUF: the two rows of a head that turn together lie side by side */
     double window;          /* positions that a token sees where config.json does not say; 0: all */
@@ -29,6 +30,7 @@ typedef struct lm_config {
     tn_dtype dtype;             /* what train-lm computes in; parameters are f32 */
     int32_t ends[LM_MOST_ENDS]; /* tokens after which a text ends */
     int n_ends;
+    tn_bpe_split split;  /* where the tokenizer's files do not say it */
     const tn_json *file; /* config.json; NULL: there was none */
     double *rates;       /* of model.rope_rates, or NULL */
 } lm_config;
@@ -41,7 +43,10 @@ void lm_config_free(cli *c, lm_config *k);
 bool lm_scale_rope(lm_config *k, const tn_nn_rope_opts *o);
 
 char *lm_path(const char *folder, const char *name); /* free it */
-tn_bpe *lm_vocab_load(cli *c, const char *folder);
+bool lm_has(const char *folder, const char *name);   /* a file */
+/* tokenizer.json, or vocab.json and merges.txt, which do not say how text is split. */
+tn_bpe *lm_vocab_load(cli *c, const char *folder, tn_bpe_split split);
+extern const char *const lm_vocab_files[]; /* what it may read, up to NULL */
 
 /* The weights of a folder: model.safetensors, or the files that model.safetensors.index.json names. */
 typedef struct lm_files lm_files;

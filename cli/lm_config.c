@@ -10,9 +10,11 @@
 char *lm_path(const char *folder, const char *name) { return cli_format("%s/%s", folder, name); }
 
 static const lm_class classes[] = {
-    { "gpt2", "gpt2", TN_NN_GPT2, 0, 0, false, 0 },        { "llama", "llama", TN_NN_LLAMA, 0, 0, true, 0 },
-    { "qwen2", "qwen2", TN_NN_LLAMA, 1, 0, false, 0 },     { "qwen3", "qwen3", TN_NN_LLAMA, 0, 1, false, 0 },
-    { "mistral", "llama", TN_NN_LLAMA, 0, 0, true, 4096 },
+    { "gpt2", "gpt2", TN_NN_GPT2, TN_BPE_GPT2, 0, 0, false, 0 },
+    { "llama", "llama", TN_NN_LLAMA, TN_BPE_GPT2, 0, 0, true, 0 },
+    { "qwen2", "qwen2", TN_NN_LLAMA, TN_BPE_QWEN2, 1, 0, false, 0 },
+    { "qwen3", "qwen3", TN_NN_LLAMA, TN_BPE_QWEN2, 0, 1, false, 0 },
+    { "mistral", "llama", TN_NN_LLAMA, TN_BPE_GPT2, 0, 0, true, 4096 },
 };
 
 const lm_class *lm_class_of(const char *type, const char *gguf) {
@@ -156,7 +158,7 @@ static void read_model(const config_file *f, lm_config *k) {
     if (!of)
         cli_fail(f->c, "%s: \"model_type\" is %.40s; gpt2, llama, mistral, qwen2 and qwen3 are read", f->path,
                  *type ? type : "missing");
-    k->model.kind = of->kind;
+    k->model.kind = of->kind, k->split = of->split;
     k->model.vocab = whole(f, "vocab_size", NAN, TN_TEXT_MAX_TOKENS);
     if (of->kind == TN_NN_GPT2)
         read_gpt2(f, &k->model);

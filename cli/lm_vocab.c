@@ -1,12 +1,31 @@
-/* lm_vocab.c - the tokenizer of a language model's folder. */
+/* lm_vocab.c - the tokenizer of a language model's folder: tokenizer.json, or GPT-2's two files. */
 #include "lm.h"
 
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
-tn_bpe *lm_vocab_load(cli *c, const char *folder) {
+const char *const lm_vocab_files[] = { "tokenizer.json", "vocab.json", "merges.txt", NULL };
+
+bool lm_has(const char *folder, const char *name) {
+    char *path = lm_path(folder, name);
+    bool there = !access(path, F_OK);
+    free(path);
+    return there;
+}
+
+tn_bpe *lm_vocab_load(cli *c, const char *folder, tn_bpe_split split) {
     tn_bpe *b;
+    if (lm_has(folder, "tokenizer.json")) {
+        char *path = lm_path(folder, "tokenizer.json");
+        cli_need(c, tn_bpe_load_json(cli_ctx(c), path, &b));
+        free(path);
+        return b;
+    }
+    if (!lm_has(folder, "vocab.json") && lm_has(folder, "tokenizer.model"))
+        cli_fail(c, "%s has tokenizer.model, which is not read: convert it to tokenizer.json", folder);
     char *vocab = lm_path(folder, "vocab.json"), *merges = lm_path(folder, "merges.txt");
-    cli_need(c, tn_bpe_load(cli_ctx(c), vocab, merges, TN_BPE_GPT2, &b));
+    cli_need(c, tn_bpe_load(cli_ctx(c), vocab, merges, split, &b));
     free(vocab);
     free(merges);
     return b;

@@ -81,9 +81,9 @@ tn_status text_bpe_new(tn_ctx *ctx, tn_bpe_split split, tn_bpe **out) {
     tn_bpe *b = NULL;
     size_t room = 0;
     *out = NULL;
-    if (split != TN_BPE_GPT2 && split != TN_BPE_CL100K) return text_fail(ctx, TN_ERR_INVAL, "tn_bpe: no split %d", (int)split);
+    if (split < TN_BPE_GPT2 || split > TN_BPE_DIGITS) return text_fail(ctx, TN_ERR_INVAL, "tn_bpe: no split %d", (int)split);
     if (!text_grow(ctx, &b, &room, 1, sizeof *b)) return TN_ERR_NOMEM;
-    *b = (tn_bpe){ .split = split };
+    *b = (tn_bpe){ .split = split, .begin = -1 };
     for (int i = 0; i < 256; i++) b->of_byte[i] = -1;
     *out = b;
     return TN_OK;
@@ -129,27 +129,53 @@ static bool index_double(tn_ctx *ctx, tn_bpe *b) {
     return true;
 }
 
-tn_status text_bpe_add(tn_ctx *ctx, tn_bpe *b, int32_t id, const char *bytes, size_t n, bool special) {
+/* Token `id`, which no word is found by yet. */
+static tn_status add_token(tn_ctx *ctx, tn_bpe *b, int32_t id, const char *bytes, size_t n, bool special) {
     if (id < 0 || id >= TN_TEXT_MAX_TOKENS)
         return text_fail(ctx, TN_ERR_PARSE, "token id %d is outside 0 .. %d", id, TN_TEXT_MAX_TOKENS - 1);
     if (!n || n > TN_TEXT_MAX_TOKEN)
         return text_fail(ctx, TN_ERR_PARSE, "token %d has %zu bytes; 1 to %d are possible", id, n, TN_TEXT_MAX_TOKEN);
     if (id < b->n_tokens && b->tokens[id].n) return text_fail(ctx, TN_ERR_PARSE, "two tokens have the id %d", id);
-    size_t need = (size_t)id + 1;
     if (b->n_bytes + n > UINT32_MAX) return text_fail(ctx, TN_ERR_PARSE, "the tokens have 4 GiB or more");
-    if (b->n_indexed * 2 >= b->index_room && !index_double(ctx, b)) return TN_ERR_NOMEM;
-    size_t place = index_place(b, bytes, n, text_hash(0, bytes, 0, n));
-    if (b->index[place] >= 0) return text_fail(ctx, TN_ERR_PARSE, "tokens %d and %d have the same bytes", b->index[place], id);
-    if (!text_grow(ctx, &b->tokens, &b->token_room, need, sizeof *b->tokens) ||
+    if (!text_grow(ctx, &b->tokens, &b->token_room, (size_t)id + 1, sizeof *b->tokens) ||
         !text_grow(ctx, &b->bytes, &b->byte_room, b->n_bytes + n, 1))
         return TN_ERR_NOMEM;
     for (; b->n_tokens <= id; b->n_tokens++) b->tokens[b->n_tokens] = (struct text_token){ 0 };
     b->tokens[id] = (struct text_token){ (uint32_t)b->n_bytes, (uint32_t)n, special };
     memcpy(b->bytes + b->n_bytes, bytes, n);
     b->n_bytes += n;
-    b->index[place] = id, b->n_indexed++;
-    if (n == 1 && !special) b->of_byte[(uint8_t)*bytes] = id;
     return TN_OK;
+}
+
+tn_status text_bpe_add(tn_ctx *ctx, tn_bpe *b, int32_t id, const char *bytes, size_t n, bool special) {
+    if (b->n_indexed * 2 >= b->index_room && !index_double(ctx, b)) return TN_ERR_NOMEM;
+    size_t place = index_place(b, bytes, n, text_hash(0, bytes, 0, n));
+    if (b->index[place] >= 0) return text_fail(ctx, TN_ERR_PARSE, "tokens %d and %d have the same bytes", b->index[place], id);
+    tn_status st = add_token(ctx, b, id, bytes, n, special);
+    if (st) return st;
+    b->index[place] = id, b->n_indexed++;
+    if (n == 1 && !special && !b->characters) b->of_byte[(uint8_t)*bytes] = id;
+    return TN_OK;
+}
+
+tn_status text_bpe_add_byte(tn_ctx *ctx, tn_bpe *b, int32_t id, uint8_t byte) {
+    if (b->of_byte[byte] >= 0) return text_fail(ctx, TN_ERR_PARSE, "tokens %d and %d are byte %d", b->of_byte[byte], id, byte);
+    tn_status st = add_token(ctx, b, id, (const char *)&byte, 1, false);
+    if (!st) b->of_byte[byte] = id;
+    return st;
+}
+
+const char *text_bpe_merge(tn_ctx *ctx, tn_bpe *b, const char *bytes, size_t left, size_t all) {
+    int32_t first = text_bpe_find(b, bytes, left, text_hash(0, bytes, 0, left));
+    int32_t second = text_bpe_find(b, bytes + left, all - left, text_hash(0, bytes, left, all));
+    int32_t id = text_bpe_find(b, bytes, all, text_hash(0, bytes, 0, all));
+    if (first < 0 || second < 0) return "a token that the vocabulary lacks";
+    if (id < 0) return "the vocabulary lacks what these two tokens become";
+    text_pair *p = text_pair_put(ctx, &b->merges, first, second);
+    if (!p) return "";
+    if (p->rank >= 0) return "the pair stands in the file twice";
+    p->rank = (int32_t)b->merges.n - 1, p->id = id;
+    return NULL;
 }
 
 static bool is_printable(int byte) { return (byte >= 33 && byte <= 126) || (byte >= 161 && byte != 173); }
@@ -170,6 +196,8 @@ const char *tn_bpe_token(const tn_bpe *b, int32_t id, size_t *out_n) {
     if (out_n) *out_n = b->tokens[id].n;
     return b->bytes + b->tokens[id].at;
 }
+
+int32_t tn_bpe_begin(const tn_bpe *b) { return b ? b->begin : -1; }
 
 int32_t tn_bpe_special_id(const tn_bpe *b, const char *text) {
     int32_t id = b && text ? text_bpe_find(b, text, strlen(text), text_hash(0, text, 0, strlen(text))) : -1;
@@ -193,6 +221,8 @@ typedef struct encoder {
     size_t heap_room, n_heap;
     int32_t *ids; /* [room_ids] */
     size_t room_ids, n;
+    char *part; /* of a vocabulary of characters: as it is encoded */
+    size_t part_room;
 } encoder;
 
 static bool heap_push(encoder *e, uint64_t x) {
@@ -244,29 +274,66 @@ static bool merge_all(encoder *e) {
     return true;
 }
 
+/* Symbols of a word that are merged next: its bytes, or its characters. */
+static tn_status begin_word(encoder *e, const char *word, size_t n, size_t *out_n) {
+    const tn_bpe *b = e->b;
+    size_t m = 0;
+    if (!text_grow(e->ctx, &e->at, &e->room, n, sizeof *e->at)) return TN_ERR_NOMEM;
+    for (size_t i = 0, size; i < n; i += size) {
+        size = b->characters ? text_char_bytes(word, n, i) : 1;
+        int32_t id = b->characters ? text_bpe_find(b, word + i, size, text_hash(0, word + i, 0, size)) : -1;
+        if (id >= 0 && b->tokens[id].special) id = -1;
+        for (size_t k = 0; k < (id < 0 ? size : 1); k++, m++) {
+            int32_t of = id < 0 ? b->of_byte[(uint8_t)word[i + k]] : id;
+            if (of < 0)
+                return text_fail(e->ctx, TN_ERR_INVAL, "tn_bpe_encode: the vocabulary has no token for byte %d",
+                                 (uint8_t)word[i + k]);
+            e->at[m] = (symbol){ of, (int32_t)m - 1, (int32_t)m + 1, -1 };
+        }
+    }
+    if (m) e->at[m - 1].next = -1;
+    *out_n = m;
+    return TN_OK;
+}
+
 static tn_status encode_word(encoder *e, const char *word, size_t n) {
+    size_t symbols = 0;
     int32_t whole = e->b->whole_words && n <= TN_TEXT_MAX_TOKEN ? text_bpe_find(e->b, word, n, text_hash(0, word, 0, n)) : -1;
     if (whole >= 0 && !e->b->tokens[whole].special) {
         put_id(e, whole);
         return TN_OK;
     }
-    if (!text_grow(e->ctx, &e->at, &e->room, n, sizeof *e->at)) return TN_ERR_NOMEM;
-    for (size_t i = 0; i < n; i++) {
-        int32_t id = e->b->of_byte[(uint8_t)word[i]];
-        if (id < 0)
-            return text_fail(e->ctx, TN_ERR_INVAL, "tn_bpe_encode: the vocabulary has no token for byte %d", (uint8_t)word[i]);
-        e->at[i] = (symbol){ id, (int32_t)i - 1, i + 1 < n ? (int32_t)i + 1 : -1, -1 };
-    }
+    tn_status st = begin_word(e, word, n, &symbols);
+    if (st) return st;
     e->n_heap = 0;
-    for (size_t i = 0; i + 1 < n; i++)
+    for (size_t i = 0; i + 1 < symbols; i++)
         if (!note_pair(e, (int32_t)i)) return TN_ERR_NOMEM;
     if (!merge_all(e)) return TN_ERR_NOMEM;
     for (int32_t i = 0; i >= 0; i = e->at[i].next) put_id(e, e->at[i].id);
     return TN_OK;
 }
 
-static tn_status encode_plain(encoder *e, const char *text, size_t n) {
+/* All of a part as one word: SentencePiece's mark, U+2581, is a blank, too. */
+static tn_status encode_characters(encoder *e, const char *text, size_t n, bool first) {
+    size_t m = 0;
+    if (!n) return TN_OK;
+    if (!text_grow(e->ctx, &e->part, &e->part_room, n + 1, 1)) return TN_ERR_NOMEM;
+    text_blank blank = e->b->blank;
+    bool there = *text == ' ' || (n > 2 && !memcmp(text, "\xE2\x96\x81", 3));
+    if (blank == TEXT_BLANK_ALWAYS || (!there && (blank == TEXT_BLANK_PARTS || (blank == TEXT_BLANK_FIRST && first))))
+        e->part[m++] = ' ';
+    for (size_t i = 0; i < n; i++) {
+        bool mark = n - i > 2 && !memcmp(text + i, "\xE2\x96\x81", 3);
+        e->part[m++] = mark ? ' ' : text[i];
+        i += mark ? 2 : 0;
+    }
+    return encode_word(e, e->part, m);
+}
+
+/* A part without special tokens; first: the text begins with it. */
+static tn_status encode_plain(encoder *e, const char *text, size_t n, bool first) {
     tn_status st = TN_OK;
+    if (e->b->characters) return encode_characters(e, text, n, first);
     for (size_t at = 0, end; at < n && !st; at = end) {
         end = text_word_end(e->b->split, text, n, at);
         st = encode_word(e, text + at, end - at);
@@ -305,11 +372,11 @@ static tn_status encode_with_specials(encoder *e, const char *text, size_t n) {
             at++;
             continue;
         }
-        st = encode_plain(e, text + from, at - from);
+        st = encode_plain(e, text + from, at - from, !from);
         if (!st) put_id(e, id);
         from = at += e->b->tokens[id].n;
     }
-    if (!st) st = encode_plain(e, text + from, n - from);
+    if (!st) st = encode_plain(e, text + from, n - from, !from);
     text_free(e->ctx, specials, room, sizeof *specials);
     return st;
 }
@@ -321,8 +388,9 @@ tn_status tn_bpe_encode(tn_ctx *ctx, const tn_bpe *b, const char *text, size_t n
         return text_fail(ctx, TN_ERR_INVAL, "tn_bpe_encode: tokenizer, text, ids or out_n is NULL");
     if (n > INT32_MAX) return text_fail(ctx, TN_ERR_INVAL, "tn_bpe_encode: %zu bytes of text; a call takes %d", n, INT32_MAX);
     encoder e = { .ctx = ctx, .b = b, .ids = ids, .room_ids = room };
-    tn_status st = specials ? encode_with_specials(&e, text, n) : encode_plain(&e, text, n);
+    tn_status st = specials ? encode_with_specials(&e, text, n) : encode_plain(&e, text, n, true);
     text_free(ctx, e.at, e.room, sizeof *e.at);
+    text_free(ctx, e.part, e.part_room, 1);
     text_free(ctx, e.heap, e.heap_room, sizeof *e.heap);
     *out_n = st ? 0 : e.n;
     return st;
@@ -342,6 +410,7 @@ tn_status tn_bpe_decode(tn_ctx *ctx, const tn_bpe *b, const int32_t *ids, size_t
         if (!token)
             return text_fail(ctx, TN_ERR_INVAL, "tn_bpe_decode: id %d at place %zu: the vocabulary has %d tokens", ids[i], i,
                              b->n_tokens);
+        if (!i && b->blank && *token == ' ') token++, bytes--; /* the blank that was put before the text */
         if (at < room) memcpy(text + at, token, bytes < room - at ? bytes : room - at);
         at += bytes;
     }

@@ -34,8 +34,8 @@ enum { FIRST_OTHER = 0x100, N_PRINTABLE = 188 };
 /* The byte that a character stands for; -1: none. */
 static int byte_of_char(uint32_t c) {
     if ((c >= 33 && c <= 126) || (c >= 161 && c <= 255 && c != 173)) return (int)c;
-    return c >= FIRST_OTHER && c < FIRST_OTHER + 256 - N_PRINTABLE ? text_byte_of((int32_t)(c - FIRST_OTHER) + N_PRINTABLE)
-                                                                   : -1;
+    int k = (int)c - FIRST_OTHER; /* 0 to 32, 127 to 160, 173 */
+    return k < 0 || k >= 256 - N_PRINTABLE ? -1 : k < 33 ? k : k < 67 ? k - 33 + 127 : 173;
 }
 
 static uint32_t char_of_byte(uint8_t byte) {
@@ -52,8 +52,7 @@ static size_t put_utf8(char *out, uint32_t c) { /* at most 4 bytes */
     return n;
 }
 
-/* The characters of UTF-8 text as the bytes they stand for; text with other characters (of a special token) stays as it is. */
-static size_t mapped(const char *text, size_t n, char *out) {
+size_t text_mapped(const char *text, size_t n, char *out) {
     size_t at = 0;
     for (size_t i = 0; i < n; at++) {
         uint8_t c = (uint8_t)text[i];
@@ -138,7 +137,7 @@ static tn_status read_vocab(reader *r, tn_bpe *b) {
         st = read_string(r, text, &n);
         if (!st) st = expect(r, ':', "expected : behind a token");
         if (!st) st = read_id(r, &id);
-        if (!st) n = mapped(text, n, bytes);
+        if (!st) n = text_mapped(text, n, bytes);
         if (!st) st = text_bpe_add(r->ctx, b, id, bytes, n, false);
         skip_blanks(r);
         more = !st && peek(r) == ',';
@@ -176,18 +175,10 @@ static tn_status add_merge(line_reader *l, tn_bpe *b, const char *line, size_t n
     char bytes[MAX_STRING];
     const char *gap = memchr(line, ' ', n);
     if (!gap || n > MAX_STRING) return line_error(l, "expected two tokens with a blank between");
-    size_t left = mapped(line, (size_t)(gap - line), bytes),
-           all = left + mapped(gap + 1, n - 1 - (size_t)(gap - line), bytes + left);
-    int32_t a = text_bpe_find(b, bytes, left, text_hash(0, bytes, 0, left));
-    int32_t c = text_bpe_find(b, bytes + left, all - left, text_hash(0, bytes, left, all));
-    int32_t id = text_bpe_find(b, bytes, all, text_hash(0, bytes, 0, all));
-    if (a < 0 || c < 0) return line_error(l, "a token that the vocabulary lacks");
-    if (id < 0) return line_error(l, "the vocabulary lacks what these two tokens become");
-    text_pair *p = text_pair_put(l->r.ctx, &b->merges, a, c);
-    if (!p) return TN_ERR_NOMEM;
-    if (p->rank >= 0) return line_error(l, "the pair stands in the file twice");
-    p->rank = (int32_t)b->merges.n - 1, p->id = id;
-    return TN_OK;
+    size_t left = text_mapped(line, (size_t)(gap - line), bytes),
+           all = left + text_mapped(gap + 1, n - 1 - (size_t)(gap - line), bytes + left);
+    const char *wrong = text_bpe_merge(l->r.ctx, b, bytes, left, all);
+    return !wrong ? TN_OK : *wrong ? line_error(l, wrong) : TN_ERR_NOMEM;
 }
 
 static tn_status read_merges(line_reader *l, tn_bpe *b) {

@@ -1,9 +1,12 @@
-/* split.c - text to words, as the patterns of GPT-2 and cl100k_base split it; written by hand: no expression engine.
+/* split.c - text to words, as the patterns of GPT-2, cl100k_base and their relatives split it; written by hand: no expression
+ * engine.
  *
  * GPT-2:   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
  * cl100k:  '(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
  *
- * Both take the first alternative that matches. Source: the encoders published with GPT-2 and tiktoken. */
+ * Qwen2 has \p{N} where cl100k has \p{N}{1,3}; SmolLM2 takes out each number, then splits what is between them as GPT-2 does.
+ *
+ * All take the first alternative that matches. Source: the encoders published with GPT-2 and tiktoken. */
 #include "text.h"
 
 typedef enum { OTHER, LETTER, NUMBER, BLANK } char_class;
@@ -128,12 +131,22 @@ static size_t lines_end(const scanner *s, size_t at) {
     return end;
 }
 
-static size_t cl100k_end(const scanner *s, size_t at) {
+static size_t digits_end(const scanner *s, size_t at) {
+    size_t n, next;
+    char_class c = class_at(s, at, &n);
+    if (c == NUMBER) return at + n;
+    if (c != BLANK) return gpt2_end(s, at);
+    next = run_end(s, at, BLANK, ALL);
+    return next < s->n && class_at(s, next, &n) == NUMBER ? next : gpt2_end(s, at);
+}
+
+/* So many numbers are a word at most. */
+static size_t cl100k_end(const scanner *s, size_t at, int together) {
     size_t n, next = contraction_end(s, at, true);
     if (next > at) return next;
     uint32_t ch = char_at(s, at, &n);
     char_class c = ch == NO_CHAR ? OTHER : class_of(ch);
-    if (c == NUMBER) return run_end(s, at, NUMBER, 3);
+    if (c == NUMBER) return run_end(s, at, NUMBER, together);
     if (c == LETTER) return run_end(s, at, LETTER, ALL);
     if (!is_line_end(ch) && (next = run_end(s, at + n, LETTER, ALL)) > at + n) return next;
     size_t body = at + (ch == ' ');
@@ -146,7 +159,14 @@ static size_t cl100k_end(const scanner *s, size_t at) {
     return next > at ? next : blanks_end(s, at);
 }
 
+size_t text_char_bytes(const char *text, size_t n, size_t at) {
+    size_t size;
+    (void)char_at(&(scanner){ (const uint8_t *)text, n }, at, &size);
+    return size;
+}
+
 size_t text_word_end(tn_bpe_split split, const char *text, size_t n, size_t at) {
     scanner s = { (const uint8_t *)text, n };
-    return split == TN_BPE_GPT2 ? gpt2_end(&s, at) : cl100k_end(&s, at);
+    if (split == TN_BPE_GPT2) return gpt2_end(&s, at);
+    return split == TN_BPE_DIGITS ? digits_end(&s, at) : cl100k_end(&s, at, split == TN_BPE_QWEN2 ? 1 : 3);
 }

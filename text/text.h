@@ -30,6 +30,8 @@ uint64_t text_hash(uint64_t before, const void *bytes, size_t from, size_t n);
 /* ---- split.c ---- */
 
 /* Where the word that begins at `at` < n ends. Bytes that are no UTF-8 are neither letters, numbers nor blanks. */
+/* Bytes of the character at `at` < n: 1 where there is no UTF-8. */
+size_t text_char_bytes(const char *text, size_t n, size_t at);
 size_t text_word_end(tn_bpe_split split, const char *text, size_t n, size_t at);
 
 /* ---- vocabulary ---- */
@@ -48,6 +50,14 @@ const text_pair *text_pair_find(const text_pairs *p, int32_t left, int32_t right
 /* The place of the pair, new ones with rank -1. NULL: no memory. Places move when pairs are added. */
 text_pair *text_pair_put(tn_ctx *ctx, text_pairs *p, int32_t left, int32_t right);
 
+/* The blank that text of a vocabulary of characters gets before it. */
+typedef enum {
+    TEXT_NO_BLANK,
+    TEXT_BLANK_FIRST, /* at the beginning, unless there is one */
+    TEXT_BLANK_PARTS, /* the same of each part between special tokens */
+    TEXT_BLANK_ALWAYS /* before each part, even if there is one */
+} text_blank;
+
 struct tn_bpe {
     tn_bpe_split split;
     int n_tokens;
@@ -62,6 +72,9 @@ struct tn_bpe {
     text_pairs merges;
     int32_t *index; /* [index_room] ids by hash of their bytes, open addressing; -1: an empty place */
     size_t index_room, n_indexed;
+    bool characters; /* words begin as their characters, those that are no tokens as their bytes; all of a text is one word */
+    text_blank blank;
+    int32_t begin;    /* the token that texts begin with; -1: there is none */
     bool whole_words; /* a word that is a token becomes that token, whatever the merges say (tiktoken) */
 };
 
@@ -69,6 +82,14 @@ struct tn_bpe {
 tn_status text_bpe_new(tn_ctx *ctx, tn_bpe_split split, tn_bpe **out);
 /* Token `id` has these bytes; refuses ids and lengths beyond the limits, an id and bytes that are taken. */
 tn_status text_bpe_add(tn_ctx *ctx, tn_bpe *b, int32_t id, const char *bytes, size_t n, bool special);
+/* Token `id` stands for a byte of a character that is no token; no word is found by it. */
+tn_status text_bpe_add_byte(tn_ctx *ctx, tn_bpe *b, int32_t id, uint8_t byte);
+/* The first `left` of these bytes and those behind them are merged next. NULL: they are; else what is wrong, "" for no memory.
+ */
+const char *text_bpe_merge(tn_ctx *ctx, tn_bpe *b, const char *bytes, size_t left, size_t all);
+/* GPT-2's characters for bytes as the bytes that they stand for; text with other characters stays as it is. Returns how many.
+ */
+size_t text_mapped(const char *text, size_t n, char *out /* [n] */);
 /* The token with these bytes, and their text_hash; -1: there is none. */
 int32_t text_bpe_find(const tn_bpe *b, const char *bytes, size_t n, uint64_t hash);
 /* Bytes in GPT-2's order: printable ones of Latin-1, then the others. GPT-2's files write the former as themselves and the

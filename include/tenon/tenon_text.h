@@ -27,8 +27,13 @@ extern "C" {
 
 typedef struct tn_bpe tn_bpe;
 
-/* How text is split into words before pairs are merged: the patterns of GPT-2, and of GPT-4 (cl100k_base) and Llama 3. */
-typedef enum { TN_BPE_GPT2, TN_BPE_CL100K } tn_bpe_split;
+/* How text is split into words before pairs are merged. */
+typedef enum {
+    TN_BPE_GPT2,   /* GPT-2's pattern */
+    TN_BPE_CL100K, /* that of GPT-4 (cl100k_base) and Llama 3 */
+    TN_BPE_QWEN2,  /* the same, each number alone (Qwen2, Qwen3) */
+    TN_BPE_DIGITS  /* GPT-2's between numbers, each of which is alone (SmolLM2) */
+} tn_bpe_split;
 
 /* ---- making one ---------------------------------------------------------------------------------------------------------- */
 
@@ -66,6 +71,13 @@ TN_API TN_CHECK tn_status tn_bpe_load_tiktoken(tn_ctx *ctx, const char *path, tn
 TN_API TN_CHECK tn_status tn_bpe_parse_tiktoken(tn_ctx *ctx, const char *file, size_t n, tn_bpe_split split,
                                                 const tn_bpe_special *specials, int n_specials, tn_bpe **out);
 
+/* Hugging Face's tokenizer.json with a BPE: of bytes with one of the splits above (GPT-2, Llama 3, Qwen2, Qwen3, SmolLM2), or
+ * of characters with tokens for single bytes, as SentencePiece makes them (Llama 2, TinyLlama, Mistral): there all of the text
+ * is one word, and a blank may be put before it, which tn_bpe_decode takes away. Added tokens are specials. TN_ERR_UNSUPPORTED
+ * names what such a file can have and Tenon does not. */
+TN_API TN_CHECK tn_status tn_bpe_load_json(tn_ctx *ctx, const char *path, tn_bpe **out);
+TN_API TN_CHECK tn_status tn_bpe_parse_json(tn_ctx *ctx, const void *bytes, size_t n, const char *name, tn_bpe **out);
+
 TN_API void tn_bpe_free(tn_ctx *ctx, tn_bpe *b); /* NULL is fine */
 
 /* ---- using it ------------------------------------------------------------------------------------------------------------ */
@@ -82,6 +94,8 @@ TN_API TN_CHECK tn_status tn_bpe_decode(tn_ctx *ctx, const tn_bpe *b, const int3
 TN_API int tn_bpe_count(const tn_bpe *b); /* ids are below this; some may belong to no token */
 /* Bytes of a token; NULL: there is none with this id. */
 TN_API const char *tn_bpe_token(const tn_bpe *b, int32_t id, size_t *out_n);
+TN_API int32_t
+tn_bpe_begin(const tn_bpe *b); /* the token that texts begin with (tn_bpe_encode leaves it out); -1: there is none */
 TN_API int32_t tn_bpe_special_id(const tn_bpe *b, const char *text); /* -1: there is no such special token */
 
 /* ---- choosing the next token --------------------------------------------------------------------------------------------- */

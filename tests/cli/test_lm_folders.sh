@@ -1,5 +1,5 @@
 #!/bin/bash
-# Folders as models are downloaded: weights in several files, keys of config.json that change the model or are refused by name,
+# Folders as models are downloaded: tokenizer.json, weights in several files, keys of config.json that change the model or are refused by name,
 # what quantize keeps of it, tokens after which a text ends.
 # Labels: long
 set -u
@@ -34,6 +34,34 @@ EOF
 for m in llama shards; do "$tenon" generate $m -p "The value " --temperature 0 -n 9 -q >$m.out 2>err || fail "$m: $(cat err)"; done
 cmp -s llama.out shards.out || fail "several files write another text"
 "$tenon" quantize shards -o shards16 --bits 16 -q >/dev/null 2>err || fail "several files quantised: $(cat err)"
+# The same tokenizer as tokenizer.json, with a token that texts begin with.
+mkdir json && cp llama/config.json llama/model.safetensors json
+python3 - <<'EOF'
+import json
+vocab, merges = json.load(open("llama/vocab.json")), open("llama/merges.txt").read().split("\n")
+level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+single = [{"SpecialToken": {"id": "T", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+j = {"version": "1.0", "added_tokens": [], "normalizer": None, "pre_tokenizer": level, "post_processor": level, "decoder": level,
+     "model": {"type": "BPE", "vocab": vocab, "merges": [m for m in merges if m and not m.startswith("#version")]}}
+json.dump(j, open("json/tokenizer.json", "w"))
+j["post_processor"] = {"type": "TemplateProcessing", "single": single, "special_tokens": {"T": {"id": "T", "ids": [vocab["T"]]}}}
+json.dump(j, open("begin.json", "w"))
+EOF
+"$tenon" generate json -p "The value " --temperature 0 -n 9 -q >json.out 2>err || fail "tokenizer.json: $(cat err)"
+cmp -s llama.out json.out || fail "tokenizer.json writes another text"
+"$tenon" tokenizer encode text --vocab=llama -q >a && "$tenon" tokenizer encode text --vocab=json -q >b 2>err || fail "encode: $(cat err)"
+cmp -s a b || fail "tokenizer.json has other ids"
+"$tenon" quantize json -o json16 --bits 16 -q >/dev/null 2>err || fail "quantize with tokenizer.json: $(cat err)"
+cmp -s json/tokenizer.json json16/tokenizer.json && "$tenon" generate json16 -n 2 -q >/dev/null || fail "quantize loses tokenizer.json"
+cp begin.json json/tokenizer.json
+"$tenon" generate json -p "he value " --temperature 0 -n 9 --json -q >a 2>err || fail "a token that texts begin with: $(cat err)"
+python3 -c '
+import json
+r, t = json.load(open("a")), json.load(open("llama/vocab.json"))["T"]
+assert r["ids"][0] == t and r["ids"][1] != t, r' || fail "the text does not begin with its token: $(cat a)"
+mkdir model && cp llama/config.json llama/model.safetensors model && touch model/tokenizer.model
+"$tenon" generate model -n 1 -q >out 2>err && fail "tokenizer.model is read"
+grep -q 'convert it to tokenizer.json' err || fail "tokenizer.model: $(cat err)"
 refused=0
 named() { # FILE WORDS: an index that names FILE is refused with WORDS
     sed "s|model-00002-of-00003.safetensors|$1|g" index.json >shards/model.safetensors.index.json

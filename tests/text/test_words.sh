@@ -1,5 +1,5 @@
 #!/bin/bash
-# Random texts are split into words as Python's regex splits them with the patterns published for GPT-2 and cl100k_base (skipped
+# Random texts are split into words as Python's regex splits them with the patterns published for GPT-2, cl100k_base and Qwen2 (skipped
 # where python3-regex is not installed). A tokenizer trained on a text with every token that it could have makes each of its words
 # one token: that is how the words are seen from outside.
 set -u
@@ -21,6 +21,7 @@ ctx = lib.tn_ctx_new(None)
 patterns = [
     regex.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"),
     regex.compile(r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"),
+    regex.compile(r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"),
 ]
 def known(c): # not a letter or a number in one version of Unicode only
     kind = unicodedata.category(c)[0]
