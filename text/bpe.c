@@ -4,39 +4,6 @@
  * in a heap by rank, so a word of any length takes n log n steps. */
 #include "text.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-
-/* ---- memory and errors ---- */
-
-tn_status text_fail(tn_ctx *ctx, tn_status code, const char *fmt, ...) {
-    char text[512];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    return tn_ctx_fail(ctx, code, text);
-}
-
-bool text_grow(tn_ctx *ctx, void *at, size_t *room, size_t need, size_t size) {
-    void *old, *new;
-    if (need <= *room) return true;
-    size_t more = *room + *room / 2 > need ? *room + *room / 2 : need;
-    memcpy(&old, at, sizeof old);
-    new = more > SIZE_MAX / size ? NULL : tn_ctx_realloc(ctx, old, *room * size, more * size);
-    if (!new) {
-        (void)text_fail(ctx, TN_ERR_NOMEM, "out of memory: %zu elements of %zu bytes for a tokenizer", more, size);
-        return false;
-    }
-    memcpy(at, &new, sizeof new);
-    *room = more;
-    return true;
-}
-
-void text_free(tn_ctx *ctx, void *at, size_t room, size_t size) {
-    if (at) (void)tn_ctx_realloc(ctx, at, room * size, 0);
-}
-
 uint64_t text_hash(uint64_t before, const void *bytes, size_t from, size_t n) {
     const uint8_t *p = bytes;
     for (size_t i = from; i < n; i++) before = before * TEXT_HASH_BASE + p[i] + 1;
@@ -221,7 +188,7 @@ typedef struct encoder {
     size_t heap_room, n_heap;
     int32_t *ids; /* [room_ids] */
     size_t room_ids, n;
-    char *part; /* of a vocabulary of characters: as it is encoded */
+    char *part; /* as it is encoded: in NFC, or with blanks for marks */
     size_t part_room;
 } encoder;
 
@@ -280,7 +247,8 @@ static tn_status begin_word(encoder *e, const char *word, size_t n, size_t *out_
     size_t m = 0;
     if (!text_grow(e->ctx, &e->at, &e->room, n, sizeof *e->at)) return TN_ERR_NOMEM;
     for (size_t i = 0, size; i < n; i += size) {
-        size = b->characters ? text_char_bytes(word, n, i) : 1;
+        size = 1;
+        if (b->characters) (void)text_char(word, n, i, &size);
         int32_t id = b->characters ? text_bpe_find(b, word + i, size, text_hash(0, word + i, 0, size)) : -1;
         if (id >= 0 && b->tokens[id].special) id = -1;
         for (size_t k = 0; k < (id < 0 ? size : 1); k++, m++) {
@@ -334,6 +302,10 @@ static tn_status encode_characters(encoder *e, const char *text, size_t n, bool 
 static tn_status encode_plain(encoder *e, const char *text, size_t n, bool first) {
     tn_status st = TN_OK;
     if (e->b->characters) return encode_characters(e, text, n, first);
+    if (e->b->nfc) {
+        if ((st = text_nfc(e->ctx, text, n, &e->part, &e->part_room, &n))) return st;
+        text = e->part;
+    }
     for (size_t at = 0, end; at < n && !st; at = end) {
         end = text_word_end(e->b->split, text, n, at);
         st = encode_word(e, text + at, end - at);

@@ -44,14 +44,6 @@ static uint32_t char_of_byte(uint8_t byte) {
     return byte;
 }
 
-static size_t put_utf8(char *out, uint32_t c) { /* at most 4 bytes */
-    if (c < 0x80) return out[0] = (char)c, 1;
-    size_t n = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-    for (size_t i = n; --i; c >>= 6) out[i] = (char)(0x80 | (c & 0x3F));
-    out[0] = (char)((n == 2 ? 0xC0 : n == 3 ? 0xE0 : 0xF0) | c);
-    return n;
-}
-
 size_t text_mapped(const char *text, size_t n, char *out) {
     size_t at = 0;
     for (size_t i = 0; i < n; at++) {
@@ -89,9 +81,9 @@ static size_t read_escape(reader *r, char *out) {
     if (at) return *out = to[at - from], 1;
     uint32_t high, low;
     if (c != 'u' || !read_hex(r, &high) || (high >= 0xDC00 && high < 0xE000)) return 0;
-    if (high < 0xD800 || high >= 0xE000) return put_utf8(out, high);
+    if (high < 0xD800 || high >= 0xE000) return text_put_utf8(out, high);
     if (next(r) != '\\' || next(r) != 'u' || !read_hex(r, &low) || low < 0xDC00 || low >= 0xE000) return 0;
-    return put_utf8(out, 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00));
+    return text_put_utf8(out, 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00));
 }
 
 static tn_status read_string(reader *r, char *out, size_t *out_n) {
@@ -348,7 +340,7 @@ static bool put_token(writer *w, const tn_bpe *b, int32_t id, bool json) {
     for (uint32_t i = 0; i < t->n; i++) {
         uint8_t byte = (uint8_t)b->bytes[t->at + i];
         char text[8];
-        size_t n = put_utf8(text, char_of_byte(byte));
+        size_t n = text_put_utf8(text, char_of_byte(byte));
         if (t->special) text[0] = (char)byte, n = 1;
         if (json && n == 1 && (byte == '"' || byte == '\\' || byte < 32))
             n = (size_t)snprintf(text, sizeof text, byte < 32 ? "\\u%04x" : "\\%c", byte);

@@ -112,7 +112,8 @@ static tn_status read_blank(const reader *r, const tn_json *normalizer, const tn
 static tn_status read_splits(const reader *r, const tn_json *root) {
     const tn_json *normalizer = tn_io_json_find(root, "normalizer"), *pre = tn_io_json_find(root, "pre_tokenizer");
     if (r->b->characters) return read_blank(r, normalizer, pre);
-    if (normalizer && normalizer->kind != TN_JSON_NULL) return unknown(r, "normalizer", type_of(normalizer));
+    r->b->nfc = is_type(normalizer, "NFC");
+    if (normalizer && normalizer->kind != TN_JSON_NULL && !r->b->nfc) return unknown(r, "normalizer", type_of(normalizer));
     if (!pre) return unknown(r, "pre_tokenizer", "none");
     return read_split(r, pre, &r->b->split);
 }

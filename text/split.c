@@ -159,10 +159,16 @@ static size_t cl100k_end(const scanner *s, size_t at, int together) {
     return next > at ? next : blanks_end(s, at);
 }
 
-size_t text_char_bytes(const char *text, size_t n, size_t at) {
-    size_t size;
-    (void)char_at(&(scanner){ (const uint8_t *)text, n }, at, &size);
-    return size;
+uint32_t text_char(const char *text, size_t n, size_t at, size_t *out_n) {
+    return char_at(&(scanner){ (const uint8_t *)text, n }, at, out_n);
+}
+
+size_t text_put_utf8(char *out, uint32_t c) {
+    if (c < 0x80) return out[0] = (char)c, 1;
+    size_t n = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+    for (size_t i = n; --i; c >>= 6) out[i] = (char)(0x80 | (c & 0x3F));
+    out[0] = (char)((n == 2 ? 0xC0 : n == 3 ? 0xE0 : 0xF0) | c);
+    return n;
 }
 
 size_t text_word_end(tn_bpe_split split, const char *text, size_t n, size_t at) {

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* ---- memory and errors ---- */
+/* ---- memory.c: memory and errors ---- */
 
 tn_status text_fail(tn_ctx *ctx, tn_status code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
@@ -29,10 +29,14 @@ uint64_t text_hash(uint64_t before, const void *bytes, size_t from, size_t n);
 
 /* ---- split.c ---- */
 
+/* The character at `at` < n and its bytes, 1 where there is no UTF-8. */
+uint32_t text_char(const char *text, size_t n, size_t at, size_t *out_n);
+size_t text_put_utf8(char *out /* [4] */, uint32_t c); /* how many bytes */
 /* Where the word that begins at `at` < n ends. Bytes that are no UTF-8 are neither letters, numbers nor blanks. */
-/* Bytes of the character at `at` < n: 1 where there is no UTF-8. */
-size_t text_char_bytes(const char *text, size_t n, size_t at);
 size_t text_word_end(tn_bpe_split split, const char *text, size_t n, size_t at);
+
+/* nfc.c: text in normalization form C, in *out, which has *room bytes and grows. */
+tn_status text_nfc(tn_ctx *ctx, const char *text, size_t n, char **out, size_t *room, size_t *out_n);
 
 /* ---- vocabulary ---- */
 
@@ -73,6 +77,7 @@ struct tn_bpe {
     int32_t *index; /* [index_room] ids by hash of their bytes, open addressing; -1: an empty place */
     size_t index_room, n_indexed;
     bool characters; /* words begin as their characters, those that are no tokens as their bytes; all of a text is one word */
+    bool nfc;        /* text is brought into that form first */
     text_blank blank;
     int32_t begin;    /* the token that texts begin with; -1: there is none */
     bool whole_words; /* a word that is a token becomes that token, whatever the merges say (tiktoken) */

@@ -73,7 +73,9 @@ TN_API TN_CHECK tn_status tn_bpe_parse_tiktoken(tn_ctx *ctx, const char *file, s
 
 /* Hugging Face's tokenizer.json with a BPE: of bytes with one of the splits above (GPT-2, Llama 3, Qwen2, Qwen3, SmolLM2), or
  * of characters with tokens for single bytes, as SentencePiece makes them (Llama 2, TinyLlama, Mistral): there all of the text
- * is one word, and a blank may be put before it, which tn_bpe_decode takes away. Added tokens are specials. TN_ERR_UNSUPPORTED
+ * is one word, and a blank may be put before it, which tn_bpe_decode takes away. Added tokens are specials. Where
+ * it asks for NFC, text is brought into that form first; text with compatibility ideographs, or with scripts above U+FFFF that
+ * combine, is then TN_ERR_UNSUPPORTED. TN_ERR_UNSUPPORTED
  * names what such a file can have and Tenon does not. */
 TN_API TN_CHECK tn_status tn_bpe_load_json(tn_ctx *ctx, const char *path, tn_bpe **out);
 TN_API TN_CHECK tn_status tn_bpe_parse_json(tn_ctx *ctx, const void *bytes, size_t n, const char *name, tn_bpe **out);

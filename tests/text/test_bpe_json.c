@@ -142,6 +142,67 @@ static void test_characters(void **state) {
     tn_ctx_free(ctx);
 }
 
+/* Composed and in order, whatever the text's form is: by the bytes that come back. */
+static void test_nfc(void **state) {
+    (void)state;
+    static const char *const cases[][2] = { { "e\xCC\x81", "\xC3\xA9" }, /* e + acute */
+                                            { "x e\xCC\x81y", "x \xC3\xA9y" },
+                                            { "a\xCC\x88\xCC\x84", "\xC7\x9F" },             /* both marks */
+                                            { "a\xCC\x81\xCC\xA3", "\xE1\xBA\xA1\xCC\x81" }, /* marks change places */
+                                            { "q\xCC\x81\xCC\xA3", "q\xCC\xA3\xCC\x81" },
+                                            { "\xE1\x84\x92\xE1\x85\xA1\xE1\x86\xAB", "\xED\x95\x9C" }, /* Hangul */
+                                            { "\xE0\xA5\x98", "\xE0\xA4\x95\xE0\xA4\xBC" },             /* never composed */
+                                            { "\xE2\x84\xA6", "\xCE\xA9" },                             /* Ohm, an Omega */
+                                            { "\xCC\x81"
+                                              "a",
+                                              "\xCC\x81"
+                                              "a" },
+                                            { "a\x80\xCC\x81", "a\x80\xCC\x81" }, /* behind no character */
+                                            { "a\xCC", "a\xCC" },
+                                            { "", "" } };
+    static char file[1 << 14];
+    char *at =
+        file +
+        sprintf(file, "{\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":" BYTE_LEVEL("true") ",\"model\":{\"vocab\":{");
+    for (int i = 0, other = 0; i < 256; i++) {
+        bool plain = (i > 32 && i < 127) || (i > 160 && i != 173);
+        at += sprintf(at, "%s\"\\u%04x\":%d", i ? "," : "", (unsigned)(plain ? i : 256 + other), i);
+        other += !plain;
+    }
+    strcpy(at, "},\"merges\":[]}}");
+    tn_ctx *ctx = tn_ctx_new(NULL);
+    tn_bpe *b = parse(ctx, file);
+    int32_t ids[64];
+    size_t n, bytes;
+    char back[64];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(tn_bpe_encode(ctx, b, cases[i][0], strlen(cases[i][0]), 1, ids, 64, &n), TN_OK);
+        assert_int_equal(tn_bpe_decode(ctx, b, ids, n, back, sizeof back, &bytes), TN_OK);
+        if (bytes != strlen(cases[i][1]) || memcmp(back, cases[i][1], bytes) != 0) fail_msg("case %zu of NFC", i);
+    }
+    assert_fails(ctx, tn_bpe_encode(ctx, b, "a\xEF\xA4\x80", 4, 1, ids, 64, &n), TN_ERR_UNSUPPORTED, "U+F900",
+                 "a compatibility ideograph");
+    uint64_t r = 1;
+    for (int i = 0; i < 20000; i++) { /* any bytes, many of them those of marks */
+        char text[32];
+        static const uint8_t few[] = { 0xCC, 0x81, 0xA3, 'a', 0xE1, 0x85, 0xA1, 0xE0, 0xA5, 0x98, 0xF0 };
+        size_t size = (size_t)rnd_below(&r, 32);
+        for (size_t k = 0; k < size; k++)
+            text[k] = (char)(rnd_below(&r, 4) ? few[rnd_below(&r, sizeof few)] : rnd_below(&r, 256));
+        char *exact = malloc(size + !size);
+        memcpy(exact, text, size);
+        tn_status st = tn_bpe_encode(ctx, b, exact, size, 1, ids, 64, &n);
+        assert_true(st == TN_OK || st == TN_ERR_UNSUPPORTED);
+        free(exact);
+    }
+    char *many = malloc(20001);
+    for (int i = 0; i < 20000; i += 2) memcpy(many + i, "\xCC\x81", 2);
+    assert_fails(ctx, tn_bpe_encode(ctx, b, many, 20000, 1, NULL, 0, &n), TN_ERR_INVAL, "marks in a row", "marks");
+    free(many);
+    tn_bpe_free(ctx, b);
+    tn_ctx_free(ctx);
+}
+
 static void test_refused(void **state) {
     (void)state;
     static const struct {
@@ -261,6 +322,7 @@ static int close_dir(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_bytes), cmocka_unit_test(test_characters),
-                                        cmocka_unit_test(test_refused), cmocka_unit_test(test_mutations) };
+                                        cmocka_unit_test(test_nfc), cmocka_unit_test(test_refused),
+                                        cmocka_unit_test(test_mutations) };
     return cmocka_run_group_tests(tests, open_dir, close_dir);
 }

@@ -50,7 +50,7 @@ def bytes_kind(pre, norm=None, post=None, ignore=False, special=("<|begin_of_tex
 kinds["gpt2"] = bytes_kind(BL(True), special=("<|endoftext|>",))
 kinds["llama3"] = bytes_kind(split(W + r"\p{N}{1,3}" + R), post=True, ignore=True)
 kinds["smollm2"] = bytes_kind(pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), BL(True)]))
-kinds["qwen2"] = bytes_kind(split(W + r"\p{N}" + R), norm=None)
+kinds["qwen2"] = bytes_kind(split(W + r"\p{N}" + R), norm=normalizers.NFC())
 def spm(flavour):
     base = {"<unk>": 0, "<s>": 1, "</s>": 2}
     for i in range(256): base["<0x%02X>" % i] = len(base)
@@ -72,6 +72,16 @@ def spm(flavour):
     return t
 for f in ("llama2", "first", "always", "never"): kinds["spm-" + f] = spm(f)
 bad = total = 0
+import unicodedata
+def skipped(c):
+    return 0xD800 <= c < 0xE000 or 0xF900 <= c < 0xFB00 or 0x2F800 <= c < 0x2FA20 or (0x101FD <= c < 0x1E94B and not 0x1D300 <= c < 0x1E000) or unicodedata.category(chr(c)) == "Cn"
+every = [chr(c) for c in range(1, 0x30000) if not skipped(c)]
+texts["every"] = "".join(c + " " for c in every)
+marks = [c for c in every if unicodedata.combining(c)] + [chr(c) for c in range(0x1161, 0x1176)] + [chr(c) for c in range(0x11A8, 0x11C3)]
+texts["marks"] = "".join(rnd.choice([rnd.choice(every), rnd.choice("aeiouAE한글가"), chr(rnd.randrange(0x1100, 0x1113)), chr(rnd.randrange(0x900, 0xE00)), chr(rnd.randrange(0x1EA0, 0x2000))]).replace("\ufffe", "") + "".join(rnd.choice(marks) for _ in range(rnd.randrange(0, 4))) for _ in range(20000))
+texts["marks"] = "".join(c for c in texts["marks"] if not skipped(ord(c)))
+old = unicodedata.ucd_3_2_0 # the library's tables are older than others
+texts["old marks"] = "".join(c for c in texts["marks"] if old.category(c) != "Cn")
 for name, t in kinds.items():
     path = f"{out}/{name}.json"
     t.save(path, pretty=name == "llama3")
@@ -80,9 +90,18 @@ for name, t in kinds.items():
     if s: print(name, lib.tn_ctx_error(ctx)); bad += 1; continue
     n = 0
     for key, text in {**texts, "specials": "<|im_start|>user\nHi there<think> x<|end_of_text|> <s>y</s>  z<|endoftext|>", "one": " a", "empty": "", "space": " ", "mark": "▁x"}.items():
+        if key in ("every", "marks", "old marks") and name != "qwen2":
+            continue
         want = t.encode(text, add_special_tokens=False).ids
         raw = text.encode()
         got = encode(b, raw)
+        if key == "marks":
+            if unicodedata.unidata_version == "14.0.0" and decode(b, got) != unicodedata.normalize("NFC", text).encode():
+                a, w = decode(b, got).decode(), unicodedata.normalize("NFC", text)
+                i = next(i for i in range(len(w)) if a[i] != w[i])
+                print("NFC differs from unicodedata:", ascii(a[i - 4 : i + 4]), ascii(w[i - 4 : i + 4]))
+                bad += 1
+            continue
         if got != want:
             i = next((i for i in range(min(len(got), len(want))) if got[i] != want[i]), min(len(got), len(want)))
             print(name, key, "differs at", i, [t.id_to_token(x) for x in want[max(0, i-3):i+5]], [t.id_to_token(x) for x in got[max(0, i-3):i+5]]); bad += 1
