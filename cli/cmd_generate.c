@@ -16,8 +16,8 @@ typedef struct writer {
     tn_session *s;
     int64_t positions, start; /* start: of the next token */
     float *logits;
-    int32_t *ids; /* all so far */
-    size_t n;
+    int32_t *ids;    /* all so far */
+    size_t n, shown; /* shown: how many of them */
 } writer;
 
 static void read_token(writer *w, size_t i) {
@@ -35,10 +35,15 @@ static void feed(writer *w, size_t i) {
     read_token(w, i);
 }
 
-static void show(const writer *w, int32_t id) {
-    size_t n;
+static void show(writer *w, int32_t id) {
+    size_t n, of_first;
     const char *text = tn_bpe_token(w->vocab, id, &n);
-    for (size_t i = 0; text && i < n; i++) /* a terminal takes orders in control characters */
+    if (!text) return; /* a model may have more than its tokenizer */
+    if (!w->shown++) { /* without a blank that was put before the text */
+        cli_need(w->c, tn_bpe_decode(cli_ctx(w->c), w->vocab, &id, 1, NULL, 0, &of_first));
+        text += n - of_first, n = of_first;
+    }
+    for (size_t i = 0; i < n; i++) /* a terminal takes orders in control characters */
         putchar((unsigned char)text[i] < 32 && text[i] != '\n' && text[i] != '\t' ? '?' : text[i]);
     fflush(stdout);
 }
@@ -82,10 +87,14 @@ static void read_chunks(writer *w, size_t n_prompt) {
 
 static void print_json(cli *c, const writer *w, size_t n_prompt, double seconds) {
     json j = json_begin(stdout, "generate");
-    size_t n;
-    cli_need(c, tn_bpe_decode(cli_ctx(c), w->vocab, w->ids, w->n, NULL, 0, &n));
+    size_t n, known = 0;
+    int32_t *ids = cli_alloc((w->n + 1) * sizeof *ids);
+    for (size_t i = 0; i < w->n; i++)
+        if (tn_bpe_token(w->vocab, w->ids[i], NULL) && (i || w->ids[i] != w->begin)) ids[known++] = w->ids[i];
+    cli_need(c, tn_bpe_decode(cli_ctx(c), w->vocab, ids, known, NULL, 0, &n));
     char *text = cli_alloc(n + 1);
-    cli_need(c, tn_bpe_decode(cli_ctx(c), w->vocab, w->ids, w->n, text, n, &n));
+    cli_need(c, tn_bpe_decode(cli_ctx(c), w->vocab, ids, known, text, n, &n));
+    free(ids);
     json_text(&j, "text", text);
     json_int(&j, "prompt_tokens", (int64_t)n_prompt), json_int(&j, "tokens", (int64_t)(w->n - n_prompt));
     json_number(&j, "seconds", seconds);
@@ -124,7 +133,7 @@ static void open_model(writer *w) {
     int32_t end = -1;
     if (lm_is_gguf(path)) {
         w->file = lm_gguf_open(c, path, context, &w->k);
-        w->vocab = lm_gguf_vocab(w->file, &w->begin, &end);
+        w->vocab = lm_gguf_vocab(w->file, &w->begin, &w->k);
     } else {
         if (!lm_config_load(c, path, &w->k)) cli_fail(c, "%s has no config.json: it is no model's folder", path);
         if (w->k.model.kind == TN_NN_LLAMA && w->k.model.positions > context) w->k.model.positions = context;
@@ -221,7 +230,7 @@ const cli_command command_generate = {
     "write text with a language model",
     "MODEL is a folder: what train-lm wrote, or a GPT-2, Llama, Mistral, Qwen2 or Qwen3 from Hugging Face: config.json, "
     "model.safetensors (or the files of its index), tokenizer.json (or vocab.json, merges.txt);\n"
-    "or a GGUF of these classes with a byte-level BPE: f32, f16, bf16, q8_0, q4_0, q4_k, q6_k.\n"
+    "or a GGUF of these classes with a BPE: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k.\n"
     "The same seed gives the same text. When all positions of the model are taken, the last half of the text is read again.\n\n"
     "examples:\n"
     "  tenon generate kjv --prompt='And God said' --tokens=300\n"

@@ -164,37 +164,6 @@ void lm_gguf_close(lm_gguf *f) {
 
 /* ---- vocabulary ---- */
 
-typedef struct list { /* texts as they are printed */
-    FILE *f;
-    json j;
-    int32_t id;
-    bool bad;
-} list;
-static void add_token(void *ud, const char *text, size_t n) {
-    list *l = ud;
-    char *key = cli_alloc(n + 1);
-    memcpy(key, text, n), key[n] = 0;
-    l->bad |= strlen(key) != n;
-    json_int(&l->j, key, l->id++);
-    free(key);
-}
-static void add_merge(void *ud, const char *text, size_t n) {
-    list *l = ud;
-    l->bad |= memchr(text, '\n', n) != NULL;
-    fwrite(text, 1, n, l->f), fputc('\n', l->f);
-}
-
-static tn_bpe_split split_of(const lm_gguf *f) {
-    static const char *const gpt2[] = { "default", "gpt-2", "gpt2" }, *const llama3[] = { "llama-bpe", "llama3", "llama-v3",
-                                                                                          "cl100k" };
-    const char *rule = tn_io_gguf_text(f->file, "tokenizer.ggml.pre");
-    for (size_t i = 0; i < sizeof gpt2 / sizeof *gpt2; i++)
-        if (!rule || !strcmp(rule, gpt2[i])) return TN_BPE_GPT2;
-    for (size_t i = 0; i < sizeof llama3 / sizeof *llama3; i++)
-        if (!strcmp(rule, llama3[i])) return TN_BPE_CL100K;
-    cli_fail(f->c, "%s: words are split as %.40s does it; gpt-2 and llama-bpe are known", f->path, rule);
-}
-
 static int32_t token_of(const lm_gguf *f, const char *key) {
     double v;
     if (!tn_io_gguf_number(f->file, key, &v)) return -1;
@@ -203,30 +172,15 @@ static int32_t token_of(const lm_gguf *f, const char *key) {
     return (int32_t)v;
 }
 
-tn_bpe *lm_gguf_vocab(lm_gguf *f, int32_t *begin, int32_t *end) {
-    const char *kind = tn_io_gguf_text(f->file, "tokenizer.ggml.model"), *tokens = "tokenizer.ggml.tokens";
-    if (!kind || strcmp(kind, "gpt2") != 0)
-        cli_fail(f->c, "%s: a tokenizer of the kind %.40s; byte-level BPE (gpt2) is read", f->path, kind ? kind : "none");
-    char *text[2] = { NULL };
-    size_t n[2] = { 0 };
-    FILE *out[2] = { open_memstream(&text[0], &n[0]), open_memstream(&text[1], &n[1]) };
-    if (!out[0] || !out[1]) cli_fail(f->c, "out of memory");
-    list vocab = { .j = { .f = out[0], .depth = 1 } }, merges = { .f = out[1] };
-    fputc('{', out[0]);
-    if (tn_io_gguf_texts(f->file, tokens, add_token, &vocab) < 0) cli_fail(f->c, "%s: there is no \"%s\"", f->path, tokens);
-    json_finish(&vocab.j);
-    (void)tn_io_gguf_texts(f->file, "tokenizer.ggml.merges", add_merge, &merges);
-    if (fclose(out[0]) || fclose(out[1])) cli_fail(f->c, "out of memory");
-    if (vocab.bad || merges.bad) cli_fail(f->c, "%s: a token has a zero in it, or a merge an end of line", f->path);
-    if (vocab.id > f->model.vocab)
-        cli_fail(f->c, "%s: %d tokens, token_embd.weight has %lld", f->path, vocab.id, (long long)f->model.vocab);
-    tn_bpe *b;
-    cli_need(f->c, tn_bpe_parse(cli_ctx(f->c), text[0], n[0], text[1], n[1], split_of(f), &b));
-    free(text[0]), free(text[1]);
-    double adds = 0;
-    (void)tn_io_gguf_number(f->file, "tokenizer.ggml.add_bos_token", &adds);
-    *begin = adds != 0 ? token_of(f, "tokenizer.ggml.bos_token_id") : -1;
-    *end = token_of(f, "tokenizer.ggml.eos_token_id");
+tn_bpe *lm_gguf_vocab(lm_gguf *f, int32_t *begin, lm_config *k) {
+    static const char *const ends[] = { "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id" };
+    bool begins;
+    tn_bpe *b = lm_gguf_bpe(f->c, f->path, f->file, f->model.vocab, &begins);
+    *begin = begins ? token_of(f, "tokenizer.ggml.bos_token_id") : -1;
+    for (size_t i = 0; i < COUNT_OF(ends); i++) {
+        int32_t id = token_of(f, ends[i]);
+        if (id >= 0) k->ends[k->n_ends++] = id;
+    }
     return b;
 }
 

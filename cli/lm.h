@@ -66,8 +66,10 @@ bool lm_is_gguf(const char *path); /* a file and no folder */
 /* context: the most positions that a model without a table of them gets. Close it when the weights are loaded. */
 lm_gguf *lm_gguf_open(cli *c, const char *path, int64_t context, lm_config *out);
 void lm_gguf_close(lm_gguf *f);
-/* *begin: the token that every text begins with, *end: after which a text ends; -1: there is none. */
-tn_bpe *lm_gguf_vocab(lm_gguf *f, int32_t *begin, int32_t *end);
+/* *begin: the token that every text begins with; -1: there is none. k: gets those after which a text ends. */
+tn_bpe *lm_gguf_vocab(lm_gguf *f, int32_t *begin, lm_config *k);
+/* gguf_vocab.c: the tokenizer alone, of at most so many tokens; *begins: texts begin with "bos_token_id". */
+tn_bpe *lm_gguf_bpe(cli *c, const char *path, const tn_io_gguf *file, int64_t most, bool *begins);
 void lm_gguf_weights(lm_gguf *f, tn_session *s);
 
 #endif

@@ -26,6 +26,14 @@ static block_type type_of(uint32_t type) {
         return (block_type){ "bf16", 1, 2 };
     case TN_GGUF_Q4_0:
         return (block_type){ "q4_0", 32, 18 };
+    case TN_GGUF_Q4_1:
+        return (block_type){ "q4_1", 32, 20 };
+    case TN_GGUF_Q5_0:
+        return (block_type){ "q5_0", 32, 22 };
+    case TN_GGUF_Q5_1:
+        return (block_type){ "q5_1", 32, 24 };
+    case TN_GGUF_Q5_K:
+        return (block_type){ "q5_k", 256, 176 };
     case TN_GGUF_Q8_0:
         return (block_type){ "q8_0", 32, 34 };
     case TN_GGUF_Q4_K:
@@ -43,11 +51,12 @@ const char *tn_io_gguf_type_name(tn_io_gguf_type type) {
 
 /* ---- a file ------------------------------------------------------------------------------------------------------------ */
 
-typedef struct pair { /* of metadata: a text, a number or an array of texts */
+typedef struct pair { /* of metadata: a text, a number or an array */
     char *key, *text;
     double number;
-    const uint8_t *texts; /* in the file, each behind its length of 8 bytes; checked */
-    int64_t n_texts;
+    const uint8_t *array; /* in the file, of texts each behind its length of 8 bytes; checked */
+    int64_t n_array;
+    uint32_t type; /* of the array's values */
 } pair;
 struct tn_io_gguf {
     tn_ctx *ctx;
@@ -138,13 +147,13 @@ static tn_status read_array(io_reader *r, pair *p) {
     uint64_t n, length;
     if (!read_u32(r, &type) || !read_u64(r, &n)) return ends(r, "an array");
     if (type >= N_V || type == V_ARRAY) return io_parse_error(r, "an array of values of type %u", type);
+    p->array = r->base + r->pos, p->type = type;
     if (type != V_TEXT) {
         if (n > (r->len - r->pos) / value_bytes[type]) return ends(r, "an array");
-        r->pos += (size_t)n * value_bytes[type];
+        r->pos += (size_t)n * value_bytes[type], p->n_array = (int64_t)n;
         return TN_OK;
     }
-    p->texts = r->base + r->pos;
-    for (uint64_t i = 0; i < n; i++, p->n_texts++) {
+    for (uint64_t i = 0; i < n; i++, p->n_array++) {
         if (!read_u64(r, &length) || length > r->len - r->pos) return ends(r, "an array of texts");
         r->pos += (size_t)length;
     }
@@ -189,7 +198,8 @@ static tn_status read_tensor(io_reader *r, tn_io_gguf *g, tn_io_gguf_tensor *t, 
     if (!read_u32(r, &type) || !read_u64(r, out_offset)) return ends(r, "an array's description");
     block_type b = type_of(type);
     if (!b.bytes)
-        return io_fail(r->ctx, TN_ERR_UNSUPPORTED, "%s: \"%s\" has type %u; f32, f16, bf16, q8_0, q4_0, q4_k and q6_k are read",
+        return io_fail(r->ctx, TN_ERR_UNSUPPORTED,
+                       "%s: \"%s\" has type %u; f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k and q6_k are read",
                        r->name, name, type);
     if (t->shape.dim[rank - 1] % b.elements)
         return io_parse_error(r, "\"%s\" has rows of %lld elements, which are no blocks of %d", name,
@@ -338,13 +348,19 @@ int tn_io_gguf_number(const tn_io_gguf *g, const char *key, double *out) {
 }
 int64_t tn_io_gguf_texts(const tn_io_gguf *g, const char *key, void (*each)(void *ud, const char *text, size_t n), void *ud) {
     const pair *p = find_pair(g, key);
-    if (!p || !p->texts) return -1;
-    const uint8_t *at = p->texts;
-    for (int64_t i = 0; i < p->n_texts && each; i++) {
+    if (!p || !p->array || p->type != V_TEXT) return -1;
+    const uint8_t *at = p->array;
+    for (int64_t i = 0; i < p->n_array && each; i++) {
         uint64_t n;
         memcpy(&n, at, sizeof n);
         each(ud, (const char *)at + sizeof n, (size_t)n);
         at += sizeof n + (size_t)n;
     }
-    return p->n_texts;
+    return p->n_array;
+}
+int64_t tn_io_gguf_numbers(const tn_io_gguf *g, const char *key, void (*each)(void *ud, double number), void *ud) {
+    const pair *p = find_pair(g, key);
+    if (!p || !p->array || p->type == V_TEXT) return -1;
+    for (int64_t i = 0; i < p->n_array && each; i++) each(ud, number_of(p->type, p->array + (size_t)i * value_bytes[p->type]));
+    return p->n_array;
 }

@@ -113,8 +113,12 @@ typedef enum {
     TN_GGUF_F32 = 0,
     TN_GGUF_F16 = 1,
     TN_GGUF_Q4_0 = 2,
+    TN_GGUF_Q4_1 = 3,
+    TN_GGUF_Q5_0 = 6,
+    TN_GGUF_Q5_1 = 7,
     TN_GGUF_Q8_0 = 8,
     TN_GGUF_Q4_K = 12,
+    TN_GGUF_Q5_K = 13,
     TN_GGUF_Q6_K = 14,
     TN_GGUF_BF16 = 30
 } tn_io_gguf_type;
@@ -142,6 +146,8 @@ TN_API int tn_io_gguf_number(const tn_io_gguf *g, const char *key, double *out);
  * turn (NULL: nobody asks), with a length instead of a zero behind it; -1 when there is no array of texts. */
 TN_API int64_t tn_io_gguf_texts(const tn_io_gguf *g, const char *key, void (*each)(void *ud, const char *text, size_t n),
                                 void *ud);
+/* The same of an array of numbers. */
+TN_API int64_t tn_io_gguf_numbers(const tn_io_gguf *g, const char *key, void (*each)(void *ud, double number), void *ud);
 /* The array's n elements as f32. */
 TN_API TN_CHECK tn_status tn_io_gguf_read(tn_ctx *ctx, const tn_io_gguf_tensor *t, float *out, size_t n);
 /* n numbers of f32, f16 or bf16 as f32; data may lie at any address. */

@@ -31,10 +31,11 @@ static const struct {
     tn_io_gguf_type type;
     const char *name;
     size_t elements, bytes;
-} types[] = { { TN_GGUF_F32, "f32", 1, 4 },      { TN_GGUF_F16, "f16", 1, 2 },     { TN_GGUF_BF16, "bf16", 1, 2 },
-              { TN_GGUF_Q8_0, "q8_0", 32, 34 },  { TN_GGUF_Q4_0, "q4_0", 32, 18 }, { TN_GGUF_Q4_K, "q4_k", 256, 144 },
-              { TN_GGUF_Q6_K, "q6_k", 256, 210 } };
-enum { TYPES = 7, ROWS = 3, COLUMNS = 512, ALIGN = 32 };
+} types[] = { { TN_GGUF_F32, "f32", 1, 4 },       { TN_GGUF_F16, "f16", 1, 2 },      { TN_GGUF_BF16, "bf16", 1, 2 },
+              { TN_GGUF_Q8_0, "q8_0", 32, 34 },   { TN_GGUF_Q4_0, "q4_0", 32, 18 },  { TN_GGUF_Q4_K, "q4_k", 256, 144 },
+              { TN_GGUF_Q6_K, "q6_k", 256, 210 }, { TN_GGUF_Q4_1, "q4_1", 32, 20 },  { TN_GGUF_Q5_0, "q5_0", 32, 22 },
+              { TN_GGUF_Q5_1, "q5_1", 32, 24 },   { TN_GGUF_Q5_K, "q5_k", 256, 176 } };
+enum { TYPES = 11, ROWS = 3, COLUMNS = 512, ALIGN = 32 };
 
 static size_t array_bytes(int i) { return ROWS * COLUMNS / types[i].elements * types[i].bytes; }
 static size_t align(size_t n) { return (n + ALIGN - 1) / ALIGN * ALIGN; }
@@ -58,7 +59,8 @@ static void make_file(file *f, int i, uint64_t seed) {
     for (size_t b = 0; b < array_bytes(i) && types[i].bytes > 4; b += types[i].bytes) { /* halves below 2: no infinities */
         size_t at = types[i].type == TN_GGUF_Q6_K ? 208 : 0;
         f->at[from + b + at + 1] &= 0xBF;
-        if (types[i].type == TN_GGUF_Q4_K) f->at[from + b + 3] &= 0xBF;
+        tn_io_gguf_type t = types[i].type;
+        if (t == TN_GGUF_Q4_K || t == TN_GGUF_Q5_K || t == TN_GGUF_Q4_1 || t == TN_GGUF_Q5_1) f->at[from + b + 3] &= 0xBF;
     }
     for (size_t k = 0; types[i].type == TN_GGUF_F32 && k < ROWS * COLUMNS; k++) {
         float v = (float)k / 3 - 50;
@@ -99,6 +101,27 @@ static void define_q6_k(const uint8_t *b, double *y) {
             y[l + 96] = d * sc[is + 6] * (((ql[l + 32] >> 4) | ((qh[l] >> 6 & 3) << 4)) - 32);
         }
 }
+static void define_q5_k(const uint8_t *b, double *y) {
+    const uint8_t *s = b + 4, *qh = b + 16, *ql = b + 48;
+    double d = half(b), min = half(b + 2);
+    int is = 0, u1 = 1, u2 = 2;
+    for (int j = 0; j < 256; j += 64, ql += 32, u1 <<= 2, u2 <<= 2)
+        for (int nibble = 0; nibble < 2; nibble++, is++) {
+            int sc = is < 4 ? s[is] & 63 : (s[is + 4] & 0xF) | ((s[is - 4] >> 6) << 4);
+            int m = is < 4 ? s[is + 4] & 63 : (s[is + 4] >> 4) | ((s[is] >> 6) << 4);
+            for (int l = 0; l < 32; l++)
+                *y++ = d * sc * ((nibble ? ql[l] >> 4 : ql[l] & 0xF) + (qh[l] & (nibble ? u2 : u1) ? 16 : 0)) - min * m;
+        }
+}
+static void define_q5(const uint8_t *b, bool least, double *y) {
+    const uint8_t *h = b + (least ? 4 : 2), *q = h + 4;
+    uint32_t qh = (uint32_t)h[0] | (uint32_t)h[1] << 8 | (uint32_t)h[2] << 16 | (uint32_t)h[3] << 24;
+    for (int j = 0; j < 16; j++) {
+        int low = (q[j] & 0xF) | (int)(qh >> j << 4 & 0x10), high = q[j] >> 4 | (int)(qh >> (j + 12) & 0x10);
+        y[j] = least ? half(b) * low + half(b + 2) : half(b) * (low - 16);
+        y[j + 16] = least ? half(b) * high + half(b + 2) : half(b) * (high - 16);
+    }
+}
 static void define(tn_io_gguf_type type, const uint8_t *b, double *y) {
     float f;
     uint32_t bits;
@@ -118,6 +141,18 @@ static void define(tn_io_gguf_type type, const uint8_t *b, double *y) {
     case TN_GGUF_Q4_0:
         for (int i = 0; i < 32; i++) y[i] = half(b) * ((i < 16 ? b[2 + i] & 15 : b[2 + i - 16] >> 4) - 8);
         break;
+    case TN_GGUF_Q4_1:
+        for (int i = 0; i < 32; i++) y[i] = half(b) * (i < 16 ? b[4 + i] & 15 : b[4 + i - 16] >> 4) + half(b + 2);
+        break;
+    case TN_GGUF_Q5_0:
+        define_q5(b, false, y);
+        break;
+    case TN_GGUF_Q5_1:
+        define_q5(b, true, y);
+        break;
+    case TN_GGUF_Q5_K:
+        define_q5_k(b, y);
+        break;
     case TN_GGUF_Q4_K:
         define_q4_k(b, y);
         break;
@@ -131,6 +166,8 @@ static void add_text(void *ud, const char *text, size_t n) {
     size_t at = strlen(ud);
     memcpy((char *)ud + at, text, n), memcpy((char *)ud + at + n, "|", 2);
 }
+
+static void add_number(void *ud, double number) { *(double *)ud = *(double *)ud * 10 + number; }
 
 static void test_types(void **state) {
     (void)state;
@@ -168,6 +205,10 @@ static void test_types(void **state) {
         assert_int_equal(tn_io_gguf_texts(g, "tokens", add_text, texts), 2);
         assert_string_equal(texts, "a|bcd|");
         assert_true(tn_io_gguf_texts(g, "tokens", NULL, NULL) == 2 && tn_io_gguf_texts(NULL, "tokens", NULL, NULL) == -1);
+        double digits = 0;
+        assert_true(tn_io_gguf_numbers(g, "scores", add_number, &digits) == 3 && digits == 123);
+        assert_true(tn_io_gguf_numbers(g, "scores", NULL, NULL) == 3 && tn_io_gguf_numbers(g, "tokens", NULL, NULL) == -1);
+        assert_true(tn_io_gguf_numbers(g, "eps", NULL, NULL) == -1 && tn_io_gguf_numbers(NULL, "scores", NULL, NULL) == -1);
         assert_true(tn_io_gguf_texts(g, "scores", NULL, NULL) == -1 && tn_io_gguf_texts(g, "eps", NULL, NULL) == -1);
         tn_io_gguf_free(g);
     }
@@ -203,7 +244,7 @@ static void test_malformed(void **state) {
         { BYTES("\1\0\0\0\0\0\0\0w"), 4, BYTES("\0\2\0\0\0\0\0\1"), TN_ERR_PARSE, "does not have (truncated?)" },
         { BYTES("\1\0\0\0\0\0\0\0w"), 4, BYTES("\0\0\0\0\0\0\0\x80"), TN_ERR_PARSE, "too many elements" },
         { BYTES("\1\0\0\0\0\0\0\0w"), 12, BYTES("\xff\xff\xff\xff\xff\xff\xff\x7f"), TN_ERR_PARSE, "too many elements" },
-        { BYTES("\1\0\0\0\0\0\0\0w"), 20, BYTES("\x03"), TN_ERR_UNSUPPORTED, "\"w\" has type 3" },
+        { BYTES("\1\0\0\0\0\0\0\0w"), 20, BYTES("\x0a"), TN_ERR_UNSUPPORTED, "\"w\" has type 10" },
         { BYTES("\1\0\0\0\0\0\0\0w"), 24, BYTES("\1"), TN_ERR_PARSE, "multiple of 32" },
         { BYTES("\1\0\0\0\0\0\0\0w"), 24, BYTES("\xe0\xff\xff\xff\xff\xff\xff\xff"), TN_ERR_PARSE,
           "does not have (truncated?)" },
