@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import ctypes
 import html
+import os
 import sys
 import threading
 import weakref
-from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
 from . import _abi, _dlpack
 from ._core import Graph
 from ._dtypes import BY_CODE, DType, bfloat16, dtype, widened
-from ._lib import DTypeError, Handle, ShapeError, UnsupportedError, after_fork, error, fields, lib
+from ._lib import (Context, DTypeError, Handle, ShapeError, UnsupportedError, after_fork, default_context, error, fields,
+                   lib)
 
 MODES = {"immediate": _abi.TN_MODE_IMMEDIATE, "graph": _abi.TN_MODE_GRAPH, "compiled": _abi.TN_MODE_COMPILED,
          "loop": _abi.TN_MODE_LOOP}
@@ -129,10 +131,29 @@ class Program:
         out = ctypes.c_void_p()
         with self.context.lock:
             self.context.check(lib.tn_compile(graph._handle.pointer, ctypes.byref(options), ctypes.byref(out)))
+        self._take(out)
+
+    def _take(self, out: ctypes.c_void_p) -> None:
         self._handle = Handle(out.value, lib.tn_program_free, self.context._handle)
         self.slots = [self._slot(i) for i in range(lib.tn_program_n_slots(out))]
         self.inputs = [s for s in self.slots if s.kind == "i"]
         self.outputs = [s for s in self.slots if s.kind == "o"]
+
+    @classmethod
+    def load(cls, path: Union[str, "os.PathLike[str]"], *, context: Optional[Context] = None) -> "Program":
+        """The program of a file that `save` wrote, without compiling: for the same build of Tenon, processor and number of threads. It
+        runs as the one that was saved; `text` and `explain` have nothing to say of it. Its code is run: trust the file as a program."""
+        p, out = cls.__new__(cls), ctypes.c_void_p()
+        p.context, p.device, p.mode = context or default_context(), "cpu", "loaded"
+        with p.context.lock:
+            p.context.check(lib.tn_program_load(p.context._handle.pointer, os.fsencode(path), ctypes.byref(out)))
+        p._take(out)
+        return p
+
+    def save(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        """Writes the program to a file: machine code, constants, initial values. Of the device cpu, in any mode but immediate."""
+        with self.context.lock:
+            self.context.check(lib.tn_program_save(self._handle.pointer, os.fsencode(path)))
 
     def _slot(self, i: int) -> Slot:
         kind, name, t, shape = ctypes.c_char(), ctypes.c_char_p(), ctypes.c_int(), _abi.tn_shape()
@@ -171,8 +192,9 @@ class Program:
                        f"<td>{p.dtype}{list(p.shape)}</td></tr>" for p in self.slots)
         figures = (f"{s['kernels']} kernels, {s['flops']:,} flops, {s['bytes_read'] + s['bytes_written']:,} bytes a run, "
                    f"{s['arena_bytes']:,} bytes of temporaries, compiled in {s['compile_seconds'] * 1e3:.2f} ms")
-        return (f"<p><b>{html.escape(self.mode)}</b> on {html.escape(self.device)}: {figures}</p><table>{rows}</table>"
-                f"<details><summary>explain</summary><pre>{html.escape(self.explain())}</pre></details>")
+        head = f"<p><b>{html.escape(self.mode)}</b> on {html.escape(self.device)}: {figures}</p><table>{rows}</table>"
+        return head if self.mode == "loaded" else (
+            head + f"<details><summary>explain</summary><pre>{html.escape(self.explain())}</pre></details>")
 
 
 def _run_forked(_: Any) -> int:

@@ -240,6 +240,38 @@ class States(unittest.TestCase):
 
 
 class Processes(unittest.TestCase):
+    def test_programs_as_files(self):
+        g = tenon.Graph()
+        x, t = g.input("x", (4, 3)), g.input("t", (4,), "i32")
+        loss = g.output(tenon.nn.cross_entropy(tenon.nn.linear(x, 2, "fc"), t), "loss")
+        tenon.optim.adam(loss, 0.1)
+        p = g.compile(threads=1)
+        xs, ts = f32(4, 3), np.array([0, 1, 0, 1], np.int32)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "program"
+            try:
+                p.save(path)
+            except tenon.UnsupportedError:
+                self.skipTest("no machine code here")
+            q = tenon.Program.load(path)
+            self.assertEqual([repr(s) for s in q.slots], [repr(s) for s in p.slots])
+            a, b = p.session(), q.session()
+            for _ in range(3):
+                self.assertEqual(a(x=xs, t=ts)["loss"], b(x=xs, t=ts)["loss"])
+            np.testing.assert_array_equal(a["fc/w"], b["fc/w"])
+            self.assertIn("loaded", repr(q))
+            self.assertIn("kernels", q._repr_html_())
+            with self.assertRaises(tenon.UnsupportedError):
+                q.explain()
+            cut = Path(folder) / "cut"
+            cut.write_bytes(path.read_bytes()[:100])
+            with self.assertRaises(tenon.ParseError):
+                tenon.Program.load(cut)
+        with self.assertRaises(OSError):
+            tenon.Program.load("/nowhere/at/all")
+        with self.assertRaises(tenon.UnsupportedError):
+            g.compile(mode="immediate").save(path)
+
     def test_the_lock_is_released(self):
         g = tenon.Graph()
         x = g.input("x", (700, 700))
