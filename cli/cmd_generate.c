@@ -115,9 +115,8 @@ static size_t read_prompt(writer *w, size_t more) {
                                                                                       : "\n");
     size_t n = strlen(prompt), first = w->begin >= 0, n_ids;
     if (!n && !first) cli_usage(c, "--prompt is empty");
-    w->ids = cli_alloc((n + more + 1) * sizeof *w->ids);
+    w->ids = lm_encode(c, w->vocab, prompt, n, true, first, more, &n_ids);
     if (first) w->ids[0] = w->begin;
-    cli_need(c, tn_bpe_encode(cli_ctx(c), w->vocab, prompt, n, 1, w->ids + first, n, &n_ids));
     n_ids += first;
     for (size_t i = 0; i < n_ids; i++)
         if (w->ids[i] >= w->k.model.vocab)

@@ -1,8 +1,7 @@
 /* cmd_pack.c - `tenon pack`: many files become one data set, as data/ maps it: text as token ids, tables, npy arrays. */
-#include "cli.h"
+#include "lm.h"
 
 #include "tenon/tenon_data.h"
-#include "tenon/tenon_text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -35,13 +34,8 @@ static void free_all(packer *p) {
 
 static tn_bpe *load_vocab(packer *p) {
     const char *folder = cli_text(p->c, "vocab", NULL);
-    tn_bpe *b;
     if (!folder) cli_usage(p->c, "--text needs --vocab=DIR, with the vocab.json and merges.txt of `tenon tokenizer train`");
-    char *vocab = cli_format("%s/vocab.json", folder), *merges = cli_format("%s/merges.txt", folder);
-    cli_need(p->c, tn_bpe_load(cli_ctx(p->c), vocab, merges, TN_BPE_GPT2, &b));
-    free(vocab);
-    free(merges);
-    return b;
+    return lm_vocab_load(p->c, folder, TN_BPE_GPT2);
 }
 
 /* Behind each other, each with the end token behind it, if one is asked for. */
@@ -56,9 +50,11 @@ static void add_texts(packer *p) {
     for (; path; path = cli_next(p->c, "text", &at)) {
         size_t n, more;
         char *text = cli_read_file(p->c, path, &n);
-        if (!(ids = realloc(ids, (n_ids + n + 1) * sizeof *ids))) cli_fail(p->c, "out of memory: token ids of %s", path);
-        cli_need(p->c, tn_bpe_encode(cli_ctx(p->c), b, text, n, 0, ids + n_ids, n, &more));
+        int32_t *next = lm_encode(p->c, b, text, n, false, 0, 0, &more);
+        if (!(ids = realloc(ids, (n_ids + more + 1) * sizeof *ids))) cli_fail(p->c, "out of memory: token ids of %s", path);
+        memcpy(ids + n_ids, next, more * sizeof *ids);
         n_ids += more;
+        free(next);
         if (end) ids[n_ids++] = last;
         free(text);
     }
@@ -150,7 +146,7 @@ static int run(cli *c) {
 static const cli_option options[] = {
     { "output", 'o', "FILE", "the data set, a .safetensors file" },
     { "text", 0, "FILE", "token ids of its text, as array `tokens` (repeatable: one behind the other)" },
-    { "vocab", 0, "DIR", "vocab.json and merges.txt for --text" },
+    { "vocab", 0, "DIR", "tokenizer.json, or vocab.json and merges.txt, for --text" },
     { "end", 0, "TEXT", "a special token of the vocabulary that comes behind each text" },
     { "csv", 0, "FILE", "a table of numbers, as array `x` f32[rows, columns]" },
     { "labels", 0, "COLUMN", "this column of the table is `y` i32[rows] instead; -1 is the last" },

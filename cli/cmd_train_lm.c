@@ -118,8 +118,7 @@ static void read_text(trainer *t, bool resumed) {
         t->vocab = lm_vocab_load(c, t->folder, t->k.split);
     else
         make_vocab(t, text, n);
-    t->ids = cli_alloc((n + 1) * sizeof *t->ids);
-    cli_need(c, tn_bpe_encode(cli_ctx(c), t->vocab, text, n, 0, t->ids, n, &n_ids));
+    t->ids = lm_encode(c, t->vocab, text, n, false, 0, 1, &n_ids);
     free(text);
     t->n_ids = (int64_t)n_ids;
     t->k.model.vocab = tn_bpe_count(t->vocab);

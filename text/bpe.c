@@ -50,7 +50,7 @@ tn_status text_bpe_new(tn_ctx *ctx, tn_bpe_split split, tn_bpe **out) {
     *out = NULL;
     if (split < TN_BPE_GPT2 || split > TN_BPE_DIGITS) return text_fail(ctx, TN_ERR_INVAL, "tn_bpe: no split %d", (int)split);
     if (!text_grow(ctx, &b, &room, 1, sizeof *b)) return TN_ERR_NOMEM;
-    *b = (tn_bpe){ .split = split, .begin = -1 };
+    *b = (tn_bpe){ .split = split, .begin = -1, .unknown = -1 };
     for (int i = 0; i < 256; i++) b->of_byte[i] = -1;
     *out = b;
     return TN_OK;
@@ -253,6 +253,11 @@ static tn_status begin_word(encoder *e, const char *word, size_t n, size_t *out_
         if (id >= 0 && b->tokens[id].special) id = -1;
         for (size_t k = 0; k < (id < 0 ? size : 1); k++, m++) {
             int32_t of = id < 0 ? b->of_byte[(uint8_t)word[i + k]] : id;
+            if (of < 0) of = b->unknown;
+            if (of >= 0 && of == b->unknown && b->fuse_unknown && m && e->at[m - 1].id == of) {
+                m--;
+                continue;
+            }
             if (of < 0)
                 return text_fail(e->ctx, TN_ERR_INVAL, "tn_bpe_encode: the vocabulary has no token for byte %d",
                                  (uint8_t)word[i + k]);

@@ -188,6 +188,14 @@ static tn_status read_vocab(reader *r, const tn_json *vocab) {
     return TN_OK;
 }
 
+static tn_status read_unknown(const reader *r, const tn_json *model) {
+    const tn_json *v = tn_io_json_find(model, "unk_token");
+    if (!v || !v->text || !v->n) return TN_OK;
+    r->b->unknown = text_bpe_find(r->b, v->text, (size_t)v->n, text_hash(0, v->text, 0, (size_t)v->n));
+    r->b->fuse_unknown = is_set(model, "fuse_unk");
+    return r->b->unknown >= 0 ? TN_OK : wrong(r, "\"unk_token\" is no token");
+}
+
 /* "a b", or ["a", "b"]. */
 static tn_status read_merges(reader *r, const tn_json *list) {
     if (!list || list->kind != TN_JSON_ARRAY) return wrong(r, "\"model\" has no \"merges\", an array");
@@ -251,6 +259,7 @@ static tn_status read_all(reader *r, const tn_json *root) {
     if ((st = read_added(r, tn_io_json_find(root, "added_tokens")))) return st;
     if ((st = read_vocab(r, tn_io_json_find(model, "vocab")))) return st;
     if ((st = read_merges(r, tn_io_json_find(model, "merges")))) return st;
+    if ((st = read_unknown(r, model))) return st;
     return read_template(r, tn_io_json_find(root, "post_processor"));
 }
 

@@ -79,8 +79,10 @@ struct tn_bpe {
     bool characters; /* words begin as their characters, those that are no tokens as their bytes; all of a text is one word */
     bool nfc;        /* text is brought into that form first */
     text_blank blank;
-    int32_t begin;    /* the token that texts begin with; -1: there is none */
-    bool whole_words; /* a word that is a token becomes that token, whatever the merges say (tiktoken) */
+    int32_t unknown;   /* stands for bytes that are no tokens; -1: they are an error */
+    bool fuse_unknown; /* several of them are one token */
+    int32_t begin;     /* the token that texts begin with; -1: there is none */
+    bool whole_words;  /* a word that is a token becomes that token, whatever the merges say (tiktoken) */
 };
 
 /* A vocabulary without tokens. */

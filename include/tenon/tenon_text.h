@@ -85,8 +85,8 @@ TN_API void tn_bpe_free(tn_ctx *ctx, tn_bpe *b); /* NULL is fine */
 /* ---- using it ------------------------------------------------------------------------------------------------------------ */
 
 /* Ids of the text, at most `room` of them, into ids; *out_n is how many there are, also when that is more. No text has more
- * tokens than bytes. specials not 0: the text of a special token becomes that token, the longest one where several begin;
- * otherwise it is text like any other. */
+ * tokens than bytes, but where tokenizer.json asks for NFC or for a blank before it. specials not 0: the text of a special
+ * token becomes that token, the longest one where several begin; otherwise it is text like any other. */
 TN_API TN_CHECK tn_status tn_bpe_encode(tn_ctx *ctx, const tn_bpe *b, const char *text, size_t n, int specials, int32_t *ids,
                                         size_t room, size_t *out_n);
 /* Bytes of the ids, at most `room` of them, into text; *out_n is how many there are, also when that is more. */

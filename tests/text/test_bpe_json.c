@@ -37,6 +37,10 @@ static const char digits[] = FILE_OF(
     "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Digits\",\"individual_digits\":true}," BYTE_LEVEL("true") "]}",
     "null", "", MERGES);
 
+static const char unknown[] = FILE_OF(SPECIALS, "null", BYTE_LEVEL("true"), "null", "\"unk_token\":\"<s>\",", MERGES);
+static const char fused_unknown[] =
+    FILE_OF(SPECIALS, "null", BYTE_LEVEL("true"), "null", "\"unk_token\":\"<s>\",\"fuse_unk\":true,", MERGES);
+
 static tn_bpe *parse(tn_ctx *ctx, const char *file) {
     tn_bpe *b;
     if (tn_bpe_parse_json(ctx, file, strlen(file), "t.json", &b)) fail_msg("%s", tn_ctx_error(ctx));
@@ -78,6 +82,14 @@ static void test_bytes(void **state) {
         tn_bpe_free(ctx, b);
     }
     assert_int_equal(tn_bpe_begin(NULL), -1);
+    for (int fused = 0; fused < 2; fused++) { /* bytes that are no tokens */
+        tn_bpe *u = parse(ctx, fused ? fused_unknown : unknown);
+        int32_t ids[8];
+        size_t n;
+        assert_int_equal(tn_bpe_encode(ctx, u, "axyzb", 5, 1, ids, 8, &n), TN_OK);
+        assert_true(n == (fused ? 3 : 5) && ids[0] == 0 && ids[1] == 10 && ids[n - 2] == 10 && ids[n - 1] == 1);
+        tn_bpe_free(ctx, u);
+    }
     write_bytes(in_dir("tokenizer.json"), gpt2, strlen(gpt2));
     tn_bpe *b;
     assert_int_equal(tn_bpe_load_json(ctx, in_dir("tokenizer.json"), &b), TN_OK);
@@ -237,6 +249,8 @@ static void test_refused(void **state) {
         { FILE_OF("[" ADDED("3", "x") "]", "null", BYTE_LEVEL("true"), "null", "", MERGES), TN_ERR_PARSE,
           "two tokens have the id 3" },
         { FILE_OF("[" ADDED("12", "ab") "]", "null", BYTE_LEVEL("true"), "null", "", MERGES), TN_ERR_PARSE, "same bytes" },
+        { FILE_OF("[]", "null", BYTE_LEVEL("true"), "null", "\"unk_token\":\"<s>\",", MERGES), TN_ERR_PARSE,
+          "\"unk_token\" is no token" },
         { FILE_OF("{}", "null", BYTE_LEVEL("true"), "null", "", MERGES), TN_ERR_PARSE, "\"added_tokens\" is no array" },
         { FILE_OF("[]", "null", BYTE_LEVEL("true"), "null", "", "{}"), TN_ERR_PARSE, "no \"merges\"" },
         { FILE_OF("[]", "null", BYTE_LEVEL("true"), "null", "", "[\"ab\"]"), TN_ERR_PARSE, "no pair of tokens" },
