@@ -116,17 +116,6 @@ static void convert(quantiser *q, tn_graph *g, const tn_nn_lm_opts *o) {
     progress_end(&bar);
 }
 
-static void copy_file(cli *c, const char *from, const char *to, const char *name) {
-    if (!lm_has(from, name)) return;
-    char *source = lm_path(from, name), *target = lm_path(to, name);
-    size_t n;
-    char *bytes = cli_read_file(c, source, &n);
-    cli_need(c, tn_io_file_save(cli_ctx(c), target, bytes, n));
-    free(bytes);
-    free(source);
-    free(target);
-}
-
 static int run(cli *c) {
     const char *from = c->args[0], *to = cli_text(c, "output", NULL);
     lm_config k;
@@ -148,8 +137,7 @@ static int run(cli *c) {
     char *path = lm_path(to, "model.safetensors");
     convert(&q, g, &k.model);
     cli_need(c, tn_io_safetensors_save(cli_ctx(c), path, q.out, q.n));
-    for (int i = 0; lm_vocab_files[i]; i++) copy_file(c, from, to, lm_vocab_files[i]);
-    copy_file(c, from, to, "generation_config.json");
+    lm_copy_files(c, from, to);
     lm_config_save(c, to, &k);
     int64_t bytes = 0;
     for (int i = 0; i < q.n; i++) {

@@ -23,7 +23,7 @@ typedef struct point {                    /* of the curves */
 } point;
 typedef struct trainer {
     cli *c;
-    const char *folder;
+    const char *folder, *from; /* from: the folder of a model that is trained further, or NULL */
     lm_config k;
     tn_bpe *vocab;
     int32_t *ids;
@@ -45,8 +45,12 @@ typedef struct trainer {
 
 /* Options that are given win over the folder's config.json, and that over the defaults. */
 static void read_options(trainer *t, bool resumed) {
+    static const char *const fixed[] = { "model", "layers", "heads", "kv-heads", "width", "vocab-size" };
     cli *c = t->c;
-    lm_config *k = &t->k, d = *k;
+    lm_config *k = &t->k, d = *k, loaded = *k;
+    bool given = resumed || t->from; /* the model's sizes */
+    for (size_t i = 0; t->from && i < COUNT_OF(fixed); i++)
+        if (cli_text(c, fixed[i], NULL)) cli_usage(c, "--%s is not for --from, whose model has it", fixed[i]);
     if (!resumed)
         d = (lm_config){ .batch = 12,
                          .block = 64,
@@ -58,6 +62,10 @@ static void read_options(trainer *t, bool resumed) {
                          .decay = 0.1,
                          .held_out = 0.1,
                          .model = { .width = 128, .layers = 4, .heads = 4 } };
+    if (t->from) { /* slower than from random values, which are far from good ones */
+        d.lr = 1e-4, d.model = loaded.model, d.split = loaded.split, d.file = loaded.file, d.rates = loaded.rates;
+        memcpy(d.ends, loaded.ends, sizeof d.ends), d.n_ends = loaded.n_ends;
+    }
     const char *kind = cli_text(c, "model", d.model.kind == TN_NN_LLAMA ? "llama" : "gpt2");
     if (strcmp(kind, "gpt2") != 0 && strcmp(kind, "llama") != 0) cli_usage(c, "--model is gpt2 or llama, not %s", kind);
     const char *dtype = cli_text(c, "dtype", tn_dtype_name(d.dtype));
@@ -67,7 +75,7 @@ static void read_options(trainer *t, bool resumed) {
     k->model.kind = strcmp(kind, "llama") ? TN_NN_GPT2 : TN_NN_LLAMA;
     k->model.layers = cli_int(c, "layers", d.model.layers, 1, 4096);
     k->model.heads = cli_int(c, "heads", d.model.heads, 1, 1 << 16);
-    k->model.kv_heads = cli_int(c, "kv-heads", resumed ? d.model.kv_heads : k->model.heads, 1, 1 << 16);
+    k->model.kv_heads = cli_int(c, "kv-heads", given ? d.model.kv_heads : k->model.heads, 1, 1 << 16);
     k->model.width = cli_int(c, "width", d.model.width, 1, 1 << 20);
     k->model.dropout = cli_number(c, "dropout", d.model.dropout, 0, 0.99);
     k->batch = cli_int(c, "batch", d.batch, 1, 1 << 20);
@@ -81,12 +89,14 @@ static void read_options(trainer *t, bool resumed) {
     k->held_out = cli_number(c, "held-out", d.held_out, 0.001, 0.9);
     if (k->warmup >= k->steps)
         cli_usage(c, "--warmup=%lld is no part of %lld steps", (long long)k->warmup, (long long)k->steps);
-    k->model.positions = resumed ? d.model.positions : k->block;
+    k->model.positions = given ? d.model.positions : k->block;
     bool llama = k->model.kind == TN_NN_LLAMA;
-    if (!resumed) k->model.hidden = llama ? (8 * k->model.width / 3 + 31) / 32 * 32 : 4 * k->model.width;
-    k->model.tied = 1;
-    if (!resumed) k->model.eps = llama ? 1e-6 : 1e-5, k->model.rope_base = 10000;
-    if (k->model.group) cli_fail(c, "%s is quantised: it cannot be trained", t->folder);
+    if (!given) k->model.hidden = llama ? (8 * k->model.width / 3 + 31) / 32 * 32 : 4 * k->model.width;
+    if (!given) k->model.tied = 1;
+    if (!given) k->model.eps = llama ? 1e-6 : 1e-5, k->model.rope_base = 10000;
+    if (k->model.group) cli_fail(c, "%s is quantised: it cannot be trained", t->from ? t->from : t->folder);
+    if (k->block > k->model.positions)
+        cli_fail(c, "--block=%lld: the model has %lld positions", (long long)k->block, (long long)k->model.positions);
 }
 
 static void learnt(void *ud, int done, int all) {
@@ -114,14 +124,20 @@ static void read_text(trainer *t, bool resumed) {
     if (resumed && (int64_t)n != t->k.text_bytes)
         cli_fail(c, "%s has %zu bytes; %s was trained on a text of %lld", c->args[0], n, t->folder, (long long)t->k.text_bytes);
     t->k.text_bytes = (int64_t)n;
-    if (resumed)
+    if (t->from) lm_copy_files(c, t->from, t->folder);
+    bool given = resumed || t->from;
+    if (given)
         t->vocab = lm_vocab_load(c, t->folder, t->k.split);
     else
         make_vocab(t, text, n);
     t->ids = lm_encode(c, t->vocab, text, n, false, 0, 1, &n_ids);
     free(text);
     t->n_ids = (int64_t)n_ids;
-    t->k.model.vocab = tn_bpe_count(t->vocab);
+    if (!given) t->k.model.vocab = tn_bpe_count(t->vocab);
+    for (size_t i = 0; given && i < n_ids; i++)
+        if (t->ids[i] >= t->k.model.vocab)
+            cli_fail(c, "the text has token %d, the model has %lld: the vocabulary is another model's", t->ids[i],
+                     (long long)t->k.model.vocab);
     t->n_train = (int64_t)((double)n_ids * (1 - t->k.held_out));
     int64_t held = t->n_ids - t->n_train, least = t->k.block + t->k.batch;
     if (t->n_train < least || held < t->k.block * t->k.batch + 1)
@@ -256,6 +272,14 @@ static void save(trainer *t) {
     cli_need(t->c, tn_io_save_state(cli_ctx(t->c), t->train, states));
     free(weights);
     free(states);
+}
+
+/* The weights of the model that is trained further. */
+static void load_weights(trainer *t) {
+    lm_files *files = lm_files_open(t->c, t->from);
+    lm_files_weights(files, t->eval);
+    cli_need(t->c, tn_session_copy_state(t->train, t->eval, NULL));
+    lm_files_close(files);
 }
 
 static void take_up(trainer *t) {
@@ -473,7 +497,10 @@ static int run(cli *c) {
     if (!t.folder) cli_usage(c, "train-lm needs --output=FOLDER");
     bool resume = cli_flag(c, "resume"), there = lm_config_load(c, t.folder, &t.k);
     if (there && !resume) cli_fail(c, "%s has a model already: --resume goes on with it", t.folder);
-    if (there && !t.k.batch) cli_fail(c, "%s has a model that train-lm did not make", t.folder);
+    if (there && !t.k.batch)
+        cli_fail(c, "%s has a model that train-lm did not make: --from=%s with another --output trains it", t.folder, t.folder);
+    if (!there && (t.from = cli_text(c, "from", NULL)) && !lm_config_load(c, t.from, &t.k))
+        cli_fail(c, "%s has no config.json: it is no model's folder", t.from);
     if (mkdir(t.folder, 0777) && errno != EEXIST) cli_fail(c, "%s: %s", t.folder, strerror(errno));
     read_options(&t, there);
     read_text(&t, there);
@@ -481,7 +508,10 @@ static int run(cli *c) {
     make_eval(&t);
     t.loader = make_loader(&t, 0, t.n_train, true, &t.train_data);
     t.eval_loader = make_loader(&t, t.n_train, t.n_ids - t.n_train, false, &t.eval_data);
-    if (there) take_up(&t);
+    if (there)
+        take_up(&t);
+    else if (t.from)
+        load_weights(&t);
     lm_config_save(c, t.folder, &t.k);
     t.peak = measured_peak(&t);
     int64_t first = t.done;
@@ -503,6 +533,7 @@ static int run(cli *c) {
 static const cli_option options[] = {
     { "output", 'o', "FOLDER", "where the model, its vocabulary and checkpoints are written" },
     { "resume", 0, NULL, "go on with what is in the folder, if anything is; options of then hold where none are given" },
+    { "from", 0, "FOLDER", "train this model further, such as one from Hugging Face; its sizes and its tokenizer stay" },
     { "model", 0, "KIND", "gpt2 (default) or llama" },
     { "dtype", 0, "TYPE", "what is computed in: f32 (default), bf16 or f16; parameters and their updates are f32" },
     { "layers", 0, "N", "(default 4)" },
@@ -514,7 +545,7 @@ static const cli_option options[] = {
     { "vocab-size", 0, "N", "tokens to learn, with the 256 bytes (default 256: bytes alone)" },
     { "steps", 'n', "N", "in all (default 2000)" },
     { "minutes", 0, "M", "stop after so many, with a checkpoint" },
-    { "lr", 0, "RATE", "the largest learning rate; it falls to a tenth along a cosine (default 0.001)" },
+    { "lr", 0, "RATE", "the largest learning rate; it falls to a tenth along a cosine (default 0.001; with --from 0.0001)" },
     { "warmup", 0, "N", "steps in which it rises (default 100)" },
     { "decay", 0, "X", "weight decay of matrices (default 0.1)" },
     { "dropout", 0, "P", "(default 0)" },
@@ -543,6 +574,7 @@ const cli_command command_train_lm = {
     "  scripts/fetch-data kjv\n"
     "  tenon train-lm data/kjv.txt -o kjv --steps=20000 --minutes=5 --svg=kjv.svg\n"
     "  tenon train-lm data/kjv.txt -o kjv --resume\n"
+    "  tenon train-lm data/kjv.txt -o smol-kjv --from=SmolLM2-135M --block=256 --batch=2 --steps=200\n"
     "  tenon generate kjv --prompt='And God said'",
     1,
     1,

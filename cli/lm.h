@@ -49,7 +49,8 @@ tn_bpe *lm_vocab_load(cli *c, const char *folder, tn_bpe_split split);
 /* Ids of a text, behind `before` others, with room for `more`; *out_n: those of the text. Free it. */
 int32_t *lm_encode(cli *c, const tn_bpe *b, const char *text, size_t n, bool specials, size_t before, size_t more,
                    size_t *out_n);
-extern const char *const lm_vocab_files[]; /* what it may read, up to NULL */
+/* Files of a model beside config.json and weights: its tokenizer, what texts are written with. */
+void lm_copy_files(cli *c, const char *from, const char *to);
 
 /* The weights of a folder: model.safetensors, or the files that model.safetensors.index.json names. */
 typedef struct lm_files lm_files;

@@ -5,13 +5,28 @@
 #include <string.h>
 #include <unistd.h>
 
-const char *const lm_vocab_files[] = { "tokenizer.json", "vocab.json", "merges.txt", NULL };
-
 bool lm_has(const char *folder, const char *name) {
     char *path = lm_path(folder, name);
     bool there = !access(path, F_OK);
     free(path);
     return there;
+}
+
+static void copy_file(cli *c, const char *from, const char *to, const char *name) {
+    if (!lm_has(from, name)) return;
+    char *source = lm_path(from, name), *target = lm_path(to, name);
+    size_t n;
+    char *bytes = cli_read_file(c, source, &n);
+    cli_need(c, tn_io_file_save(cli_ctx(c), target, bytes, n));
+    free(bytes);
+    free(source);
+    free(target);
+}
+
+void lm_copy_files(cli *c, const char *from, const char *to) {
+    static const char *const names[] = { "tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json",
+                                         "generation_config.json" };
+    for (size_t i = 0; i < COUNT_OF(names); i++) copy_file(c, from, to, names[i]);
 }
 
 tn_bpe *lm_vocab_load(cli *c, const char *folder, tn_bpe_split split) {

@@ -59,6 +59,28 @@ python3 -c '
 import json
 r, t = json.load(open("a")), json.load(open("llama/vocab.json"))["T"]
 assert r["ids"][0] == t and r["ids"][1] != t, r' || fail "the text does not begin with its token: $(cat a)"
+# Trained further, and again after that; the first loss is that of the model, what else the folder says stays.
+python3 -c '
+import json
+k = {a: b for a, b in json.load(open("llama/config.json")).items() if not a.startswith("tenon_")}
+json.dump(dict(k, rope_scaling={"type": "linear", "factor": 1.0}), open("json/config.json", "w"))'
+"$tenon" train-lm text -o further --from json --block 16 --batch 4 --steps 12 --eval-every 6 --lr 0.003 --warmup 2 --threads 1 --json -q >a 2>err || fail "from: $(cat err)"
+"$tenon" train-lm text -o further --resume --steps 20 --threads 1 --json -q >b 2>err || fail "from, resumed: $(cat err)"
+python3 - <<'EOF' || fail "trained further: $(cat a b)"
+import json
+last = float(open("llama/loss.csv").read().split("\n")[-2].split(",")[2])
+a, b = json.load(open("a")), json.load(open("b"))
+assert a["held_out_loss"] < last + 0.01 and b["held_out_loss"] < a["held_out_loss"] and b["step"] == 20, (last, a, b)
+k = json.load(open("further/config.json"))
+assert k["rope_scaling"] == {"type": "linear", "factor": 1.0} and k["tenon_batch"] == 4, k
+EOF
+cmp -s json/tokenizer.json further/tokenizer.json && "$tenon" generate further -n 2 -q >/dev/null || fail "what was trained further writes nothing"
+"$tenon" train-lm text -o odder --from json --layers 2 -q >out 2>err && fail "--from with --layers"
+grep -q 'layers is not for --from' err || fail "--from with --layers: $(cat err)"
+"$tenon" train-lm text -o json --resume -q >out 2>err && fail "a model that train-lm did not make is resumed"
+grep -q -- '--from=json with another --output' err || fail "a model that train-lm did not make: $(cat err)"
+"$tenon" train-lm text -o odder --from json --block 32 -q >out 2>err && fail "--block beyond the positions"
+grep -q 'the model has 16 positions' err || fail "--block beyond the positions: $(cat err)"
 mkdir model && cp llama/config.json llama/model.safetensors model && touch model/tokenizer.model
 "$tenon" generate model -n 1 -q >out 2>err && fail "tokenizer.model is read"
 grep -q 'convert it to tokenizer.json' err || fail "tokenizer.model: $(cat err)"
