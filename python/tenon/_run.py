@@ -143,10 +143,15 @@ class Program:
     def load(cls, path: Union[str, "os.PathLike[str]"], *, context: Optional[Context] = None) -> "Program":
         """The program of a file that `save` wrote, without compiling: for the same build of Tenon, processor and number of threads. It
         runs as the one that was saved; `text` and `explain` have nothing to say of it. Its code is run: trust the file as a program."""
-        p, out = cls.__new__(cls), ctypes.c_void_p()
-        p.context, p.device, p.mode = context or default_context(), "cpu", "loaded"
-        with p.context.lock:
-            p.context.check(lib.tn_program_load(p.context._handle.pointer, os.fsencode(path), ctypes.byref(out)))
+        context, out = context or default_context(), ctypes.c_void_p()
+        with context.lock:
+            context.check(lib.tn_program_load(context.pointer, os.fsencode(path), ctypes.byref(out)))
+        return cls._of(out, context)
+
+    @classmethod
+    def _of(cls, out: ctypes.c_void_p, context: Context) -> "Program":
+        p = cls.__new__(cls)
+        p.context, p.device, p.mode = context, "cpu", "loaded"
         p._take(out)
         return p
 
@@ -154,6 +159,22 @@ class Program:
         """Writes the program to a file: machine code, constants, initial values. Of the device cpu, in any mode but immediate."""
         with self.context.lock:
             self.context.check(lib.tn_program_save(self._handle.pointer, os.fsencode(path)))
+
+    @classmethod
+    def find(cls, key: str, *, context: Optional[Context] = None) -> Optional["Program"]:
+        """The program that `keep` has put into the kernel cache under this key, or None: there is none, or a file that it was made of
+        has changed, or the build of Tenon, the processor, the number of threads or the tuning database is another one."""
+        context, out = context or default_context(), ctypes.c_void_p()
+        with context.lock:
+            context.check(lib.tn_program_find(context.pointer, key.encode(), ctypes.byref(out)))
+        return cls._of(out, context) if out.value else None
+
+    def keep(self, key: str, files: Sequence[Union[str, "os.PathLike[str]"]] = ()) -> None:
+        """Puts the program into the kernel cache's folder for later processes. The key says of what it was compiled, and how; files are
+        those that it was made of. UnsupportedError where it is not kept, as after a change of one of them since the context was made."""
+        paths = (ctypes.c_char_p * len(files))(*[os.fsencode(os.path.realpath(f)) for f in files])
+        with self.context.lock:
+            self.context.check(lib.tn_program_keep(self._handle.pointer, key.encode(), paths, len(files)))
 
     def _slot(self, i: int) -> Slot:
         kind, name, t, shape = ctypes.c_char(), ctypes.c_char_p(), ctypes.c_int(), _abi.tn_shape()

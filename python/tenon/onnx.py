@@ -6,6 +6,7 @@ in the exception's text."""
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from typing import Any, Mapping, Optional
 
@@ -15,8 +16,8 @@ from . import _abi, _dtypes
 from ._core import Graph, _shape
 from ._dtypes import BY_CODE, DType, dtype
 from ._function import LEAF, _Entry, _functions, _signature, is_array
-from ._lib import Context, Handle, default_context, lib
-from ._run import Buffer, Session
+from ._lib import Context, FileError, Handle, UnsupportedError, default_context, lib
+from ._run import Buffer, Program, Session
 
 
 class Port:
@@ -39,7 +40,9 @@ class Model:
     """A model in memory. Call it with arrays, in the order of `inputs` or by name; it returns its outputs (one: itself)."""
 
     def __init__(self, path: Any, *, dims: Optional[Mapping[str, int]] = None, parameters: bool = False,
-                 plain_convolutions: bool = False, dtype: Any = "f32", context: Optional[Context] = None, **options: Any):
+                 plain_convolutions: bool = False, dtype: Any = "f32", keep: bool = False, context: Optional[Context] = None,
+                 **options: Any):
+        self._keep = keep
         self.context, self._dims, self._options = context or default_context(), dict(dims or {}), options
         self._dtype = _dtypes.dtype(dtype)
         self._parameters, self._plain_convolutions = parameters, plain_convolutions or self._dtype != _dtypes.float32
@@ -93,6 +96,27 @@ class Model:
             given[name] = value
         return {name: v if is_array(v) else np.asarray(v) for name, v in given.items()}
 
+    def _program(self, given: Mapping[str, Any]) -> Program:
+        """Compiled for inputs like these; with `keep`, as a process before left it in the cache."""
+        if not self._keep:
+            return self.graph(**given).compile(**self._options)
+        path = os.path.realpath(self.path)
+        key = repr((path, sorted(self._dims.items()), self._parameters, self._plain_convolutions, self._dtype.name,
+                    sorted(self._options.items()), sorted((n, str(_signature(v))) for n, v in given.items())))
+        p = Program.find(key, context=self.context)
+        if p is None:
+            p = self.graph(**given).compile(**self._options)
+            if set(given) <= {s.name for s in p.inputs}:  # else values are constants of it
+                files, i = [path], 0
+                while (external := lib.tn_onnx_external(self._handle.pointer, i)) is not None:
+                    files.append(os.path.join(os.path.dirname(path), external.decode()))
+                    i += 1
+                try:
+                    p.keep(key, files)
+                except (UnsupportedError, FileError):
+                    pass  # another device, no cache, a file that has just been written
+        return p
+
     def session(self, *args: Any, **kwargs: Any) -> Session:
         """The session for inputs like these (compiled now, if it was not yet)."""
         return self._session(self._named(args, kwargs))[0]
@@ -103,7 +127,7 @@ class Model:
         with self._lock:
             found = self._sessions.get(key)
             if found is None or any(not np.array_equal(v, given[n]) for n, v in found[1].items()):
-                session = self.graph(**given).compile(**self._options).session()
+                session = self._program(given).session()
                 found = self._sessions[key] = session, {n: np.array(v) for n, v in given.items() if n not in session._by_name}
             return found
 
@@ -142,12 +166,14 @@ class Model:
 
 
 def load(path: Any, *, dims: Optional[Mapping[str, int]] = None, parameters: bool = False, plain_convolutions: bool = False,
-         dtype: Any = "f32", context: Optional[Context] = None, **options: Any) -> Model:
+         dtype: Any = "f32", keep: bool = False, context: Optional[Context] = None, **options: Any) -> Model:
     """Opens a model. dims: sizes of named dims ("batch"), for `graph`. parameters: floating-point initializers become parameters,
     which can be trained and set in sessions. plain_convolutions: 3x3 layers of many channels are sums of products, too, rather than
     computed by Winograd's way. dtype: "bf16" or "f16" is what products and convolutions read and give (docs/models.md); inputs and
-    outputs stay as they are. Options are those of Graph.compile."""
-    return Model(path, dims=dims, parameters=parameters, plain_convolutions=plain_convolutions, dtype=dtype, context=context, **options)
+    outputs stay as they are. keep: what is compiled for the cpu goes to the kernel cache's folder, for later processes, which then start
+    without compiling (docs/models.md); writing it takes a moment. Options are those of Graph.compile."""
+    return Model(path, dims=dims, parameters=parameters, plain_convolutions=plain_convolutions, dtype=dtype, keep=keep,
+                 context=context, **options)
 
 
 def save(graph: Graph, path: Any, *, training: bool = False, external: bool = False) -> None:

@@ -272,6 +272,37 @@ class Processes(unittest.TestCase):
         with self.assertRaises(tenon.UnsupportedError):
             g.compile(mode="immediate").save(path)
 
+    def test_kept_programs(self):
+        x = f32(3, 4)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "m.onnx"
+
+            def written(factor):
+                g = tenon.Graph()
+                g.output(g.input("x", (3, 4)) * factor, "y")
+                tenon.onnx.save(g, path)
+                time.sleep(0.05)  # a file that has just been written may still change
+
+            def fresh(**options):
+                context = tenon.Context(cache_dir=str(Path(folder) / "cache"))
+                m = tenon.onnx.load(path, keep=True, context=context, threads=1, **options)
+                return m.session(x).program.mode, m(x)
+
+            written(2)
+            for mode in "compiled", "loaded", "loaded":
+                got, y = fresh()
+                np.testing.assert_array_equal(y, x * 2)
+                if got != mode and os.environ.get("TENON_CPU", "").startswith("c"):
+                    self.skipTest("no machine code here")
+                self.assertEqual(got, mode)
+            self.assertEqual(fresh(fusion=0)[0], "compiled")
+            written(3)
+            mode, y = fresh()
+            self.assertEqual(mode, "compiled")
+            np.testing.assert_array_equal(y, x * 3)
+            self.assertEqual(fresh()[0], "loaded")
+            self.assertIsNone(tenon.Program.find("never kept"))
+
     def test_the_lock_is_released(self):
         g = tenon.Graph()
         x = g.input("x", (700, 700))
