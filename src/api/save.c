@@ -38,7 +38,7 @@ static void write_out(void *arg) {
     const char *name;
     save(w->j);
     int dir = open_folder(w->j->a, w->path, &name);
-    w->why = dir < 0 ? errno : !*name ? EISDIR : file_replace(dir, name, w->j->pieces.at, w->j->pieces.n, 0666);
+    w->why = dir < 0 ? errno : !*name ? EISDIR : file_replace(dir, name, w->j->pieces.at, w->j->pieces.n, 0666, true);
     if (dir >= 0) close(dir);
 }
 
@@ -87,7 +87,9 @@ tn_status tn_program_keep(const tn_program *p, const char *key, const char *cons
     guard gd;
     arena a;
     arena_init(&a, p->ctx->mem, &gd);
-    job j = { .p = p, .made_of = &(drive_made_of){ key, files, n_files, p->ctx->made }, .a = &a };
+    char boot[BOOT_ID_BYTES]; /* syncing takes seconds: after the next start of the machine the program is compiled again */
+    file_boot_id(boot);
+    job j = { .p = p, .made_of = &(drive_made_of){ key, files, n_files, p->ctx->made, boot }, .a = &a };
     disk *d = p->ctx->cache ? cache_disk(p->ctx->cache) : NULL;
     tn_status st = TN_OK;
     if (!key || n_files < 0 || (n_files && !files))
@@ -96,7 +98,7 @@ tn_status tn_program_keep(const tn_program *p, const char *key, const char *cons
         st = err_set(&e, TN_ERR_UNSUPPORTED, "tn_program_keep: there is no cache directory");
     else if ((st = api_try(&gd, save, &j)))
         err_set(&e, st, "tn_program_keep: %s", gd.err.text);
-    else if (!disk_store_program(d, hash_bytes128(key, strlen(key)), j.pieces.at, j.pieces.n))
+    else if (!disk_store_program(d, hash_bytes128(key, strlen(key)), j.pieces.at, j.pieces.n, !*boot))
         st = err_set(&e, TN_ERR_UNSUPPORTED, "tn_program_keep: the cache has no room for it, or cannot be written to");
     arena_fini(&a);
     return st ? ctx_report(p->ctx, &e) : TN_OK;

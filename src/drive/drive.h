@@ -95,7 +95,8 @@ typedef struct drive_made_of {
     const char *key;          /* a text of the caller's, or NULL */
     const char *const *files; /* [n_files] which none may change .. */
     int n_files;
-    uint64_t before; /* .. from here on: ns since 1970 */
+    uint64_t before;  /* .. from here on: ns since 1970 */
+    const char *boot; /* file_boot_id, where the file is not synced; NULL: it is */
 } drive_made_of;
 typedef VEC(file_piece) drive_saved;
 void drive_save(const tn_program *p, const drive_made_of *made_of, arena *a, drive_saved *out);

@@ -195,7 +195,10 @@ static const unsigned char *part(const load_job *j, saved_part i) { return j->p-
 static void check_files(load_job *j, reader *r, const saved_program *x) {
     const drive_made_of *m = j->made_of;
     const char *key = get_text(r);
-    bool same = !m || (!strcmp(key, m->key) && x->tuned == saved_tuning(j->p->target.tuning));
+    char boot[BOOT_ID_BYTES];
+    file_boot_id(boot);
+    bool same = !m || (!strcmp(key, m->key) && x->tuned == saved_tuning(j->p->target.tuning) &&
+                       (!j->h->boot[0] || !strncmp(boot, j->h->boot, sizeof boot)));
     for (int i = 0, end = count(r, x->n_files, sizeof(saved_stamp)); i < end; i++) {
         saved_stamp was, is = { 0 };
         get(r, &was, sizeof was);

@@ -200,6 +200,7 @@ void drive_save(const tn_program *p, const drive_made_of *made_of, arena *a, dri
                    "programs as files are machine code for the device cpu; this one is %s, for the device %s", p->code,
                    api->name);
     if (saved_here(p->dev, h, &e)) guard_fail(a->gd, e.code, "%s", e.text);
+    if (made_of->boot) snprintf(h->boot, sizeof h->boot, "%s", made_of->boot);
     str_init(&tables, a);
     put_tables(p, &code, made_of, &tables);
     add(&w, h, sizeof *h);

@@ -19,6 +19,7 @@ typedef struct saved_head {
     hash128 sum;             /* of what follows, to the end of the code */
     unsigned char build[BUILD_ID_BYTES];
     char code[16], machine[32]; /* device_caps.code; the machine's row, or "" */
+    char boot[BOOT_ID_BYTES];   /* the file may be lost in part after it; "": it may not */
     int64_t threads;
     struct {
         uint64_t at, n;

@@ -316,7 +316,7 @@ static unsigned char *compose(mem m, const cache_key *k, const unsigned char *im
 
 /* 0, or the errno of the step that failed. Nothing is left behind on failure. */
 static int write_file(disk *d, const char *name, const unsigned char *data, size_t size) {
-    int why = file_replace(d->fd, name, &(file_piece){ data, size }, 1, 0600);
+    int why = file_replace(d->fd, name, &(file_piece){ data, size }, 1, 0600, true);
     if (!why) fsync(d->fd); /* the name survives a power cut; when not, the kernel is built again */
     return why;
 }
@@ -356,12 +356,12 @@ void disk_store(disk *d, const cache_key *k, const unsigned char *image, size_t 
     mem_free(d->mem, data, n);
 }
 
-bool disk_store_program(disk *d, hash128 key, const file_piece *pieces, int n) {
+bool disk_store_program(disk *d, hash128 key, const file_piece *pieces, int n, bool sync) {
     char name[NAME_BYTES];
     uint64_t size = 0;
     for (int i = 0; i < n; i++) size += pieces[i].n;
     hash_name(key, PROGRAM_SUFFIX, name);
-    if (d->no_store || size > d->bound / 2 || file_replace(d->fd, name, pieces, n, 0600)) return false;
+    if (d->no_store || size > d->bound / 2 || file_replace(d->fd, name, pieces, n, 0600, sync)) return false;
     account(d, size);
     return true;
 }

@@ -24,7 +24,7 @@ bool file_write_all(int fd, const void *data, size_t n) {
     return true;
 }
 
-int file_replace(int dir, const char *name, const file_piece *pieces, int n, unsigned mode) {
+int file_replace(int dir, const char *name, const file_piece *pieces, int n, unsigned mode, bool sync) {
     char temp[64];
     int fd = -1, why = 0;
     for (int tries = 0; tries < 8 && fd < 0; tries++) {
@@ -37,11 +37,18 @@ int file_replace(int dir, const char *name, const file_piece *pieces, int n, uns
     if (fd < 0) return EEXIST;
     for (int i = 0; i < n && !why; i++)
         if (!file_write_all(fd, pieces[i].data, pieces[i].n)) why = errno;
-    if (!why && fsync(fd)) why = errno;
+    if (!why && sync && fsync(fd)) why = errno;
     if (close(fd) && !why) why = errno;
     if (!why && renameat(dir, temp, dir, name)) why = errno;
     if (why) unlinkat(dir, temp, 0);
     return why;
+}
+
+void file_boot_id(char out[BOOT_ID_BYTES]) {
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? 0 : read(fd, out, BOOT_ID_BYTES - 1);
+    if (fd >= 0) close(fd);
+    memset(out + (n > 0 ? n : 0), 0, (size_t)(BOOT_ID_BYTES - (n > 0 ? n : 0)));
 }
 
 tn_status file_map(int fd, file_view *out, err *e) {

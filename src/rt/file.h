@@ -12,12 +12,15 @@ enum { PATH_BYTES = 3072 };
 bool file_write_all(int fd, const void *data, size_t n);
 /* Pieces one behind the other as the file of that name in a directory (AT_FDCWD: where the process is): written under another
  * name, synced and renamed, so that a reader finds the old file, the new one or none. 0, or the errno of what failed; then
- * nothing is left behind. */
+ * nothing is left behind. sync: false leaves writing to the system, which may lose parts of the file when the machine stops:
+ * for files that say which boot they are of. */
 typedef struct file_piece {
     const void *data;
     size_t n;
 } file_piece;
-int file_replace(int dir, const char *name, const file_piece *pieces, int n, unsigned mode);
+int file_replace(int dir, const char *name, const file_piece *pieces, int n, unsigned mode, bool sync);
+enum { BOOT_ID_BYTES = 40 };
+void file_boot_id(char out[BOOT_ID_BYTES]); /* changes when the machine starts; "": it is not known */
 /* A regular file as it lies in the page cache, for reading, until file_unmap. Who makes it shorter meanwhile ends the process
  * that reads it. */
 typedef struct file_view {

@@ -2,7 +2,7 @@
  * with control flow, symbolic dims, packed weights and states; files for something else, damaged ones and missing ones are
  * refused with a reason.
  *
- * Labels: random threads */
+ * Labels: random */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,12 +13,13 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <dirent.h>
 
 #include "drive/saved.h"
 #include "support/support.h"
 #include "tenon/tenon_nn.h"
 
-static char folder[64], path[80], other[80];
+static char folder[64], path[160], other[80];
 
 static int setup(void **state) {
     (void)state;
@@ -361,6 +362,27 @@ static void test_threads(void **state) {
     tn_ctx_free(ctx);
 }
 
+/* ---- bytes of a file ---- */
+
+static unsigned char *read_all(size_t *n) {
+    FILE *f = fopen(path, "rb");
+    fseek(f, 0, SEEK_END);
+    *n = (size_t)ftell(f);
+    rewind(f);
+    unsigned char *bytes = malloc(*n);
+    assert_int_equal(fread(bytes, 1, *n, f), *n);
+    fclose(f);
+    return bytes;
+}
+/* With a right sum: what is read then is still within the file, and within what it says. */
+static void renew_sum(unsigned char *bytes) {
+    saved_head h;
+    memcpy(&h, bytes, sizeof h);
+    const size_t from = offsetof(saved_head, build), end = (size_t)(h.part[SAVED_CODE].at + h.part[SAVED_CODE].n);
+    h.sum = hash_bytes128(bytes + from, end - from);
+    memcpy(bytes, &h, sizeof h);
+}
+
 /* ---- in the cache ---- */
 
 static void write_text(const char *to, const char *text) {
@@ -410,6 +432,24 @@ static void test_kept(void **state) {
     refused(ctx, tn_program_keep(p, "key", missing, 2), TN_ERR_IO, "/nowhere");
     assert_true(found(ctx, "key")); /* the old one is still there */
 
+    DIR *listed = opendir(dir); /* as if it had been written before the machine was started */
+    for (struct dirent *at; (at = readdir(listed));)
+        if (strstr(at->d_name, ".program")) snprintf(path, sizeof path, "%s/cache/%.48s", folder, at->d_name);
+    closedir(listed);
+    size_t n;
+    unsigned char *bytes = read_all(&n);
+    saved_head h;
+    memcpy(&h, bytes, sizeof h);
+    for (int was = 1; was >= 0 && h.boot[0]; was--) {
+        bytes[offsetof(saved_head, boot)] ^= 1; /* and back */
+        renew_sum(bytes);
+        FILE *f = fopen(path, "wb");
+        assert_true(f && fwrite(bytes, 1, n, f) == n && !fclose(f));
+        assert_int_equal(found(ctx, "key"), !was);
+    }
+    free(bytes);
+    snprintf(path, sizeof path, "%s/program", folder);
+
     write_text(b, "c"); /* as long as it was */
     assert_false(found(ctx, "key"));
     refused(ctx, tn_program_keep(p, "key", files, 2), TN_ERR_UNSUPPORTED, "changed");
@@ -438,29 +478,10 @@ done:
 
 /* ---- damaged ---- */
 
-static unsigned char *read_all(size_t *n) {
-    FILE *f = fopen(path, "rb");
-    fseek(f, 0, SEEK_END);
-    *n = (size_t)ftell(f);
-    rewind(f);
-    unsigned char *bytes = malloc(*n);
-    assert_int_equal(fread(bytes, 1, *n, f), *n);
-    fclose(f);
-    return bytes;
-}
 static void write_all(const unsigned char *bytes, size_t n) {
     FILE *f = fopen(other, "wb");
     assert_int_equal(fwrite(bytes, 1, n, f), n);
     assert_int_equal(fclose(f), 0);
-}
-
-/* With a right sum: what is read then is still within the file, and within what it says. */
-static void renew_sum(unsigned char *bytes) {
-    saved_head h;
-    memcpy(&h, bytes, sizeof h);
-    const size_t from = offsetof(saved_head, build), end = (size_t)(h.part[SAVED_CODE].at + h.part[SAVED_CODE].n);
-    h.sum = hash_bytes128(bytes + from, end - from);
-    memcpy(bytes, &h, sizeof h);
 }
 
 static void test_damaged(void **state) {
