@@ -132,8 +132,9 @@ static val get_node(reader *r, plan *l, op_code op) {
     need(r, x.dtype < TN_N_DTYPES && x.rank <= TN_MAX_RANK);
     ext *dims = ARENA_ARRAY(l->a, ext, x.rank + 1);
     get(r, dims, x.rank * sizeof *dims);
+    int64_t bytes = (int64_t)dtype_size((tn_dtype)x.dtype);
     for (int i = 0; i < x.rank; i++)
-        need(r, dims[i] >= 0 || (l->params && !ext_is_lit(dims[i]) && ext_index(dims[i]) < l->params->at.n));
+        need(r, ext_is_lit(dims[i]) ? size_mul(bytes, dims[i], &bytes) : l->params && ext_index(dims[i]) < l->params->at.n);
     VEC_PUSH(l->a, &l->g->nodes,
              (node){ .op = (uint8_t)op, .dtype = x.dtype, .rank = x.rank, .dims = dims, .name = get_text(r) });
     return (val)l->g->nodes.n - 1;
@@ -159,6 +160,7 @@ static void get_states(reader *r, plan *l, int n, const unsigned char *values, s
         node *s = graph_get(l->g, v);
         need(r, is_buf(l, x.buf));
         for (int d = 0; d < s->rank; d++) need(r, s->dims[d] >= 0);
+        need(r, l->bufs.at[x.buf].panels || l->bufs.at[x.buf].bytes == (int64_t)drive_value_bytes(l->g, v));
         if (x.value >= 0) {
             size_t bytes = drive_value_bytes(l->g, v);
             need(r, (uint64_t)x.value <= n_values && bytes <= n_values - (size_t)x.value);
