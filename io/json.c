@@ -1,6 +1,6 @@
 /* json.c - JSON, read strictly: strings for the other readers, and whole files as an array of values in the order of the file.
  *
- * In: untrusted bytes through the bounded reader. Out: values, whose texts lie behind them in the same memory. There is no
+ * In: untrusted bytes through the bounded reader. Out: values; before the root stands one that keeps their texts. There is no
  * recursion: the arrays and objects that are open stand in a list of TN_IO_MAX_DEPTH. */
 #include "io.h"
 
@@ -204,33 +204,20 @@ static tn_status read_all(parser *p) {
     return s ? s : p->r.pos < p->r.len ? io_parse_error(&p->r, "expected the end of the file") : TN_OK;
 }
 
-/* Values and their texts in one piece of memory. */
-static tn_status join(parser *p, const tn_json **out) {
-    size_t bytes = p->n * sizeof *p->at;
-    char *all = io_room(p->r.ctx, bytes + p->n_text);
-    if (!all) return TN_ERR_NOMEM;
-    char *text = all + bytes;
-    tn_json *v = (tn_json *)(void *)all;
-    memcpy(v, p->at, bytes);
-    memcpy(text, p->text, p->n_text);
-    for (size_t i = 0; i < p->n; i++) {
-        if (v[i].key) v[i].key = text + (v[i].key - p->text);
-        if (v[i].text) v[i].text = text + (v[i].text - p->text);
-    }
-    *out = v;
-    return TN_OK;
-}
-
 tn_status tn_io_json_parse(tn_ctx *ctx, const void *bytes, size_t n, const char *name, const tn_json **out) {
     if (!ctx || (!bytes && n) || !out) return io_fail(ctx, TN_ERR_INVAL, "tn_io_json_parse: an argument is NULL");
     *out = NULL;
     parser p = { .r = { .base = bytes, .len = n, .ctx = ctx, .name = name ? name : "json" } };
     if (n > TN_IO_MAX_JSON) return io_parse_error(&p.r, "%zu bytes of JSON; the limit is %d", n, TN_IO_MAX_JSON);
     if (!(p.c = newlocale(LC_ALL_MASK, "C", (locale_t)0))) return io_fail(ctx, TN_ERR_NOMEM, "out of memory: the C locale");
+    tn_json *before; /* the root: what keeps the texts */
     tn_status s = TN_ERR_NOMEM;
     if (!(p.text = io_room(ctx, n + 1))) goto done;
+    if ((s = add_value(&p, &before))) goto done;
     if ((s = read_all(&p))) goto done;
-    s = join(&p, out);
+    p.at[0].text = p.text;
+    *out = p.at + 1;
+    p.at = NULL, p.text = NULL;
 done:
     tn_io_free(ctx, p.at);
     tn_io_free(ctx, p.text);
@@ -249,7 +236,11 @@ tn_status tn_io_json_load(tn_ctx *ctx, const char *path, const tn_json **out) {
     return s;
 }
 
-void tn_io_json_free(tn_ctx *ctx, const tn_json *root) { tn_io_free(ctx, (void *)(uintptr_t)root); }
+void tn_io_json_free(tn_ctx *ctx, const tn_json *root) {
+    if (!root) return;
+    tn_io_free(ctx, (void *)(uintptr_t)root[-1].text);
+    tn_io_free(ctx, (void *)(uintptr_t)(root - 1));
+}
 
 const tn_json *tn_io_json_find(const tn_json *v, const char *key) {
     const tn_json *found = NULL;

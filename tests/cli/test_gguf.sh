@@ -158,7 +158,8 @@ if relative == "llama3": # each rate is divided by one of these
     arrays.append(("rope_freqs.weight", 0, [d // 2], struct.pack("<%df" % len(f), *f)))
 vocab = sorted(json.load(open(model + "/vocab.json")).items(), key=lambda kv: kv[1])
 merges = [l for l in open(model + "/merges.txt", encoding="utf8").read().split("\n") if l and not l.startswith("#version")]
-pairs = [("general.architecture", (8, text(arch))), ("tokenizer.ggml.model", (8, text("gpt2"))),
+pairs = [("general.architecture", (8, text(arch))), ("tokenizer.ggml.model", (8, text("gpt2"))), ("tokenizer.ggml.pre", (8, text("gpt-2"))),
+         ("tokenizer.ggml.token_type", (9, struct.pack("<IQ", 5, len(vocab)) + struct.pack("<%di" % len(vocab), *[1] * len(vocab)))),
          ("tokenizer.ggml.tokens", (9, struct.pack("<IQ", 8, len(vocab)) + b"".join(text(k) for k, _ in vocab))),
          ("tokenizer.ggml.merges", (9, struct.pack("<IQ", 8, len(merges)) + b"".join(text(m) for m in merges)))]
 sizes = {"context_length": 96, "embedding_length": 256, "block_count": 1, "attention.head_count": heads,
@@ -225,6 +226,7 @@ head -c 200000 f32.gguf >bad.gguf; wrong "truncated" bad.gguf
 printf 'GGML' >bad.gguf; wrong "no GGUF" bad.gguf
 change 'architecture\x08\0\0\0\x05\0\0\0\0\0\0\0llama' 'architecture\x08\0\0\0\x05\0\0\0\0\0\0\0mamba'; wrong "class mamba" bad.gguf
 change 'model\x08\0\0\0\x04\0\0\0\0\0\0\0gpt2' 'model\x08\0\0\0\x04\0\0\0\0\0\0\0bert'; wrong "kind bert" bad.gguf
+change 'pre\x08\0\0\0\x05\0\0\0\0\0\0\0gpt-2' 'pre\x08\0\0\0\x05\0\0\0\0\0\0\0tektn'; wrong "split as tektn does it" bad.gguf
 change blk.0.attn_k. blk.0.attn_x.; wrong "no array .blk.0.attn_k.weight" bad.gguf
 change 'block_count\x04\0\0\0\x01' 'block_count\x04\0\0\0\0'; wrong "block_count\" is 0" bad.gguf
 change 'embedding_length\x04\0\0\0\0\x01' 'embedding_length\x04\0\0\0\x80\0'; wrong "the sizes of the model say 128" bad.gguf

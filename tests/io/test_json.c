@@ -138,7 +138,7 @@ static void test_mutations(void **state) {
         c.fail_at = -1;
         if (!s) {
             tn_io_json_free(ctx, j);
-            assert_true(k >= 3);
+            assert_true(k >= 2);
             break;
         }
         assert_int_equal(s, TN_ERR_NOMEM);
