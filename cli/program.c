@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static const char magic[8] = "TNPROG\r\n";
@@ -93,6 +94,7 @@ void program_close(cli *c, program *x) {
     if (x->key && !c->n_constants && c->n_model_files && fork() == 0) {
         int null = open("/dev/null", O_RDWR);
         setsid();
+        setpriority(PRIO_PROCESS, 0, 10); /* what is started next goes before it */
         for (int fd = 0; fd < 3; fd++) dup2(null, fd);
         tn_status kept = tn_program_keep(x->p, x->key, (const char *const *)c->model_files, c->n_model_files);
         _exit(kept ? CLI_FAILED : CLI_OK);
