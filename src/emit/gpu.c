@@ -152,12 +152,25 @@ static void print_arrays(clike *e) {
     if (e->reduces_index) str_addf(e->out, "    %sint64_t met_index[%d];\n", e->l->shared, k->block_threads);
 }
 
+/* Bytes of accumulators in [from, to); of the loops side by side that run on a condition, the most that one has. */
+static int64_t accumulated_bytes(const kernel *k, int from, int to) {
+    int64_t bytes = 0, most = 0;
+    for (int i = from; i < to; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_ACC && in->alu) bytes += in->lanes * (int64_t)dtype_size((tn_dtype)in->dtype);
+        if (in->op != K_LOOP) continue;
+        int end = kernel_loop_end(k, i);
+        int64_t inside = accumulated_bytes(k, i + 1, end);
+        if (!in->a) bytes += inside;
+        if (in->a && inside > most) most = inside;
+        i = end;
+    }
+    return bytes + most;
+}
+
 /* Bytes of accumulators, and memory of its own, that a thread has. */
 static int64_t tile_bytes(const kernel *k) {
-    int64_t bytes = 0;
-    for (int i = 1; i < k->ins.n; i++)
-        if (k->ins.at[i].op == K_ACC && k->ins.at[i].alu)
-            bytes += k->ins.at[i].lanes * (int64_t)dtype_size((tn_dtype)k->ins.at[i].dtype);
+    int64_t bytes = accumulated_bytes(k, 1, k->ins.n);
     for (int b = 0; b < k->bufs.n; b++)
         if (k->bufs.at[b].kind == KB_LOCAL) bytes += k->bufs.at[b].elems * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype);
     return bytes;
@@ -228,16 +241,13 @@ static bool rescales(const kernel *k) {
     return products && maxima;
 }
 
-/* Contractions by matrix units without running maxima: where there are several, not all sums are there at a time, since scores
- * are done with when the last one begins. (Gradients of keys, 64 numbers a head: 581 to 462 us with three blocks of 128
- * threads, not two.) */
-static bool multiplies_tiles(const kernel *k) {
-    bool products = false, maxima = false;
-    for (int i = 1; i < k->ins.n; i++) {
-        products |= k->ins.at[i].op == K_MMA;
-        maxima |= k->ins.at[i].op == K_ACC && k->ins.at[i].alu == OP_max;
-    }
-    return products && !maxima;
+/* Contractions by matrix units: where there are several, not all sums are there at a time, since scores are done with when the
+ * last one begins. (Gradients of keys, 64 numbers a head: 361 us with two thread blocks of 128 threads, 290 with three, 266
+ * with four.) */
+static bool multiplies(const kernel *k) {
+    for (int i = 1; i < k->ins.n; i++)
+        if (k->ins.at[i].op == K_MMA) return true;
+    return false;
 }
 
 /* Threads that a processor shall have room for. A tile of 8 x 8 with all that is under way wants 170 registers: with 128 a
@@ -245,8 +255,7 @@ static bool multiplies_tiles(const kernel *k) {
 static int resident_threads(const clike *e, const kernel *k) {
     int64_t bytes = tile_bytes(k);
     if (bytes <= 4 * 64 && kbufs_any_late(k->bufs.at, k->bufs.n)) return e->l->resident; /* of matrix units: they wait less */
-    if (multiplies_tiles(k) && bytes > 4 * 80 && bytes <= 4 * 104)
-        return (e->l->resident * 3 / 4 + k->block_threads - 1) / k->block_threads * k->block_threads;
+    if (bytes <= 4 * 104 && multiplies(k)) return e->l->resident;
     if (bytes > 4 * 80) return e->l->resident / 2;
     if (bytes > 4 * 48 || (bytes >= 4 * 40 && rescales(k))) return e->l->resident * 3 / 4;
     return (int)(rows_at_once(k) * e->l->resident);

@@ -41,6 +41,11 @@ typedef struct rt_nest {
     int store;          /* RT_COPY: its store */
 } rt_nest;
 
+typedef struct rt_number { /* matrix: f32 numbers of the columns that come with their tile, through shared memory */
+    int load;              /* the first instruction that loads them */
+    int nest, buf;         /* its nest, + 1; of the new kernel */
+} rt_number;
+
 typedef struct rt_buf { /* a local buffer of the scalar kernel */
     bool shared;        /* a contraction takes it */
     bool held;          /* elements of it are in registers */
@@ -60,9 +65,11 @@ typedef struct row_tiles {
     VEC(rt_nest) nests;
     int *nest_of; /* [ins] + 1: the innermost one */
     rt_buf *bufs; /* [bufs] */
-    bool matrix;  /* matrix units multiply: threads have rows and columns as kernel_fragment says */
-    int wide;     /* columns of a vector */
-    int skip;     /* instruction: the comparison of indices that a score needs to count; 0: all do */
+    VEC(rt_number) numbers;
+    int *number_of; /* [ins] + 1: which a load loads */
+    bool matrix;    /* matrix units multiply: threads have rows and columns as kernel_fragment says */
+    int wide;       /* columns of a vector */
+    int skip;       /* instruction: the comparison of indices that a score needs to count; 0: all do */
 } row_tiles;
 
 static inline const kins *rt_ins(const row_tiles *w, int i) { return &w->k->ins.at[i]; }
@@ -89,6 +96,7 @@ typedef struct rt_writer {
     reg zeros, broken;    /* 0 times what skipped tiles would have multiplied with */
     const rt_nest *tiles; /* matrix: the serial loop that is written, .. */
     affine tile, stage;   /* .. its iteration, and which of two stages has the operands */
+    bool whole;           /* the comparison that tiles are skipped by holds in all of it */
     reg *sums;            /* [nests] matrix: of products that have begun */
 } rt_writer;
 
@@ -110,7 +118,8 @@ void rt_matrix_buffers(rt_writer *w);
 /* Operands that move with the serial loop, or those that do not: of iteration `tile` (bounded: which may lie behind the last),
  * to that stage. */
 void rt_matrix_copy(rt_writer *w, bool moving, affine tile, bool bounded, affine stage);
-void rt_matrix_copy_nest(rt_writer *w, const rt_nest *n); /* RT_COPY */
+reg rt_matrix_number(rt_writer *w, int load, affine column); /* two of them, of the tile that is worked on */
+void rt_matrix_copy_nest(rt_writer *w, const rt_nest *n);    /* RT_COPY */
 /* Sums that begin with what is computed already, if anything; their pairs are in the registers of n->acc then. Products behind
  * it begin with it where they need nothing of this tile. */
 void rt_matrix_product(rt_writer *w, const rt_nest *n);

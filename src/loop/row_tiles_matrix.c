@@ -61,6 +61,32 @@ static bool read_own(row_tiles *w, rt_operand *s) {
     return true;
 }
 
+/* What nests in the tiles load of f32 numbers that each column has one of, whatever the row. */
+static void find_numbers(row_tiles *w) {
+    w->number_of = ARENA_ARRAY(w->k->a, int, w->k->ins.n);
+    for (int i = w->from; i < w->to; i++) {
+        const kins *in = rt_ins(w, i);
+        const rt_nest *n = w->nest_of[i] ? &w->nests.at[w->nest_of[i] - 1] : NULL;
+        bool *needed = ARENA_ARRAY(w->k->a, bool, w->k->ins.n);
+        if (!n || !n->tiles || in->op != K_LOAD || in->src != TN_F32 || in->n_mask || in->dyn || gpu_uses(in, w->row) ||
+            w->k->bufs.at[in->buf].kind != KB_IN || affine_coef(in->idx, n->v) != 1 || n->n % RT_WIDE)
+            continue;
+        needed[i] = true;
+        if (n->kind == RT_PRODUCT && i > n->inner && i < n->upd) continue; /* an operand */
+        if (!gpu_any_vectors(w->k, needed, n->v, RT_WIDE)) continue;
+        for (int j = 0; j < w->numbers.n && !w->number_of[i]; j++) {
+            const rt_number *x = &w->numbers.at[j];
+            const rt_nest *other = &w->nests.at[x->nest - 1];
+            affine same = affine_set_var(w->k->a, in->idx, n->v, affine_var(w->k->a, other->v));
+            if (rt_ins(w, x->load)->buf == in->buf && other->n == n->n && affine_equal(rt_ins(w, x->load)->idx, same))
+                w->number_of[i] = j + 1;
+        }
+        if (w->number_of[i]) continue;
+        VEC_PUSH(w->k->a, &w->numbers, ((rt_number){ .load = i, .nest = w->nest_of[i] }));
+        w->number_of[i] = w->numbers.n;
+    }
+}
+
 bool rt_matrix_read(row_tiles *w) {
     int tiles = 0;
     for (int i = 0; i < w->nests.n; i++) {
@@ -83,6 +109,7 @@ bool rt_matrix_read(row_tiles *w) {
                 return step_refuse(w->why, "a sum begins with something else than a value");
         }
     }
+    find_numbers(w);
     return true;
 }
 
@@ -163,6 +190,9 @@ static const rt_operand *find_brought(const row_tiles *t, int nest, int side) {
     return NULL;
 }
 
+/* Stages of what moves with the serial loop. */
+static int stages_of(const row_tiles *t, const rt_nest *n) { return t->nests.at[n->tiles - 1].n > 1 ? 2 : 1; }
+
 void rt_matrix_buffers(rt_writer *w) {
     const row_tiles *t = w->w;
     for (int i = 0; i < t->nests.n; i++) {
@@ -181,8 +211,13 @@ void rt_matrix_buffers(rt_writer *w) {
             }
             if (s->value) s->buf = gpu_shared_buffer(w->o, s->dtype, 0);
             b = &w->o->bufs.at[s->buf];
-            b->dtype = s->dtype, b->swizzled = true, b->elems = s->elems * (moving && t->nests.at[n->tiles - 1].n > 1 ? 2 : 1);
+            b->dtype = s->dtype, b->swizzled = true, b->elems = s->elems * (moving ? stages_of(t, n) : 1);
         }
+    }
+    for (int i = 0; i < t->numbers.n; i++) {
+        rt_number *x = &w->w->numbers.at[i];
+        const rt_nest *n = &t->nests.at[x->nest - 1];
+        x->buf = gpu_shared_buffer(w->o, TN_F32, (int)n->n * stages_of(t, n));
     }
 }
 
@@ -248,8 +283,40 @@ static void copy_operand(rt_writer *w, const copying *c, int side, int value, bo
     }
 }
 
+/* Where numbers of the columns lie in shared memory. */
+static affine number_at(rt_writer *w, const rt_nest *n, affine column, affine stage) {
+    return build_plus(w->o->a, column, stage, n->n);
+}
+
+static void copy_number(rt_writer *w, const rt_number *x, const when *at) {
+    const rt_nest *n = &w->w->nests.at[x->nest - 1];
+    bool *needed = ARENA_ARRAY(w->o->a, bool, w->w->k->ins.n);
+    affine thread = rt_bits_of(w, 0, w->log_threads), column = affine_scale(w->o->a, thread, RT_WIDE);
+    needed[x->load] = true;
+    build_places p = { .along = n->v, .lanes = RT_WIDE, .varies = gpu_varying(w->w->k, needed, n->v) }, only = { .n = 0 };
+    build_put(&p, n->v, column), build_put(&p, at->tiles->v, at->tile);
+    if (n->n / RT_WIDE != (int64_t)1 << w->log_threads)
+        build_bound(&p, thread, n->n / RT_WIDE, 0), build_bound(&only, thread, n->n / RT_WIDE, 0);
+    if (at->bounded) build_bound(&p, at->tile, at->tiles->n, 0);
+    reg v = build_copy(&w->c, x->load, &p), store;
+    w->o->ins.at[v].mode = LOAD_ASYNC;
+    store = build_store(w->o, x->buf, number_at(w, n, column, at->stage), v);
+    build_bounds(w->o->a, &w->o->ins.at[store], &only);
+}
+
+reg rt_matrix_number(rt_writer *w, int load, affine column) {
+    const rt_number *x = &w->w->numbers.at[w->w->number_of[load] - 1];
+    kins in = { .op = K_LOAD, .dtype = TN_F32, .src = TN_F32, .buf = (uint16_t)x->buf, .lanes = 2, .lane_stride = 1 };
+    in.idx = number_at(w, &w->w->nests.at[x->nest - 1], column, w->stage), in.node = rt_ins(w->w, load)->node;
+    return kernel_push(w->o, in);
+}
+
 void rt_matrix_copy(rt_writer *w, bool moving, affine tile, bool bounded, affine stage) {
     const row_tiles *t = w->w;
+    for (int i = 0; i < t->numbers.n && moving; i++) {
+        const rt_nest *tiles = &t->nests.at[t->nests.at[t->numbers.at[i].nest - 1].tiles - 1];
+        copy_number(w, &t->numbers.at[i], &(when){ .tiles = tiles, .tile = tile, .stage = stage, .bounded = bounded });
+    }
     for (int i = 0; i < t->nests.n; i++) {
         const rt_nest *n = &t->nests.at[i];
         for (int side = 0; side < 2 && n->kind == RT_PRODUCT; side++) {

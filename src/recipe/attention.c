@@ -12,27 +12,12 @@ typedef struct sizes {
     double outer;                       /* iterations of the loops around the rows */
     int64_t rows, keys, steps, columns; /* steps: of a score, or of several together */
     int scores;                         /* contractions that make them */
-    int numbers;                        /* loads of what each key has one of */
     bool skips;                         /* a comparison of indices throws scores away */
 } sizes;
 
 typedef struct shape {
     int block, down, across, tile;
 } shape;
-
-/* Loads of f32 that nests of the scores have outside of their contractions, each of one number a key. */
-static int count_numbers(const kernel *k, int64_t keys) {
-    int found = 0, depth = 0, inside = gpu_outer_loops(k) + 1;
-    kvar key = -1;
-    for (int i = 1; i < k->ins.n; i++) {
-        const kins *in = &k->ins.at[i];
-        depth += (in->op == K_LOOP) - (in->op == K_END);
-        if (in->op == K_LOOP && depth == inside) key = in->hi == keys ? in->var : -1;
-        found += in->op == K_LOAD && depth == inside && key >= 0 && in->src == TN_F32 && k->bufs.at[in->buf].kind == KB_IN &&
-                 affine_coef(in->idx, key) == 1;
-    }
-    return found;
-}
 
 /* Of the last contraction, and those before it, which make scores; false: there are none, or too many. */
 static bool find_sizes(const kernel *k, sizes *out) {
@@ -63,7 +48,6 @@ static bool find_sizes(const kernel *k, sizes *out) {
         if (columns[i] != out->keys) return false;
         out->steps += steps[i];
     }
-    out->numbers = count_numbers(k, out->keys);
     return true;
 }
 
@@ -137,36 +121,39 @@ static bool choose(const sizes *z, const target *t, shape *best, double *out) {
 
 /* ---- by matrix units ---- */
 
-/* Of a thread for a tile of scores, in fragments: what is computed with each score and each result, copies, and meetings. */
-static double matrix_work(const sizes *z, const shape *s, double columns) {
-    double copies = (double)s->tile * ((double)z->steps + columns) / 8 / (s->down * s->across);
-    return 5.0 * z->scores * s->tile + columns + 4 * copies + 150;
+/* Threads that a multiprocessor has at a time: what matters most, for tiles wait for units, memory and each other. Gradients
+ * multiply with what made their scores: it is there once. */
+static double threads_at_once(const sizes *z, const shape *s, double columns, const target *t) {
+    const machine *m = machine_row_of(t);
+    double steps = ceil((double)z->steps / KERNEL_MATRIX) * KERNEL_MATRIX, threads = s->down * s->across,
+           moved = 2.0 * s->tile * (steps + (z->scores > 1 ? 0 : fmax(columns, KERNEL_MATRIX))),
+           bytes = 2 * (s->block * steps + moved), held = fmax((double)t->shared_most, 4 * (double)t->shared_bytes);
+    double registers = (0.3 + 0.5 * z->scores) * s->tile + 0.4 * columns + 19,
+           sums = columns / 2 + (0.5 * z->scores + 0.25) * s->tile;
+    if (bytes > (double)target_shared_most(t) || threads > t->block_threads || registers > 255) return 0;
+    double blocks = z->outer * ceil((double)z->rows / s->block) / fmax(1, floor((double)t->resident_threads / 1024));
+    double most = fmin(floor(held / bytes), floor((double)m->registers / (registers * threads)));
+    most = fmin(most, floor((sums <= 120 ? 512 : 256) / threads)); /* as emit/gpu.c shares out registers */
+    return threads * fmax(1, fmin(most, ceil(blocks)));
 }
 
-/* Nanoseconds; INFINITY where the shape does not fit. Measured on an H200, shapes of 64 and 128 rows and keys: the warps'
- * instructions, the units, and half of what comes from the second level take their time one after the other,
- * the more so the fewer thread blocks a multiprocessor has at a time: those of one wait for each other. A tile that is skipped
- * takes a seventh of one that is not, since what it would multiply with is looked at. */
+/* Nanoseconds; INFINITY where the shape does not fit. Fitted to 20 times on an H200: attention of 384 heads of 1024 positions,
+ * 64 numbers each, and its three gradients, in tiles of 64 to 256 rows and 64 or 128 keys (root mean square 9 %). A tile that
+ * is skipped takes a twelfth of one that is not, since what it would multiply with is looked at. */
 static double matrix_cost_of(const sizes *z, const shape *s, const target *t) {
     const machine *m = machine_row_of(t);
-    double columns = KERNEL_MATRIX_STEPS, threads = s->down * s->across;
+    double columns = KERNEL_MATRIX_STEPS, threads = s->down * s->across, groups = threads / KERNEL_WARPGROUP;
     while (columns < (double)z->columns) columns *= 2;
-    double steps = ceil((double)z->steps / KERNEL_MATRIX) * KERNEL_MATRIX,
-           moved = 2.0 * s->tile * (steps + fmax(columns, KERNEL_MATRIX)), bytes = 2 * (s->block * steps + moved);
-    double registers = (0.3 + 0.5 * z->scores + 0.45 * z->numbers) * s->tile + 0.4 * columns + 19,
-           held = fmax((double)t->shared_most, 4 * (double)t->shared_bytes);
-    if (bytes > (double)target_shared_most(t) || threads > t->block_threads || registers > 255) return INFINITY;
-    double room = fmax(1, fmin(floor(held / bytes), floor((double)m->registers / (registers * threads))));
+    double at_once = threads_at_once(z, s, columns, t) / threads;
+    if (at_once < 1) return INFINITY;
+    double moved = 2.0 * s->tile * ((double)z->steps + (z->scores > 1 ? 0 : columns)),
+           units = 2.0 * KERNEL_MATRIX * s->tile * ((double)z->steps + columns) / m->matrix_f16;
+    double tiles = ceil((double)z->keys / s->tile), whole = fmin(1, 0.5 + 0.5 * s->block / (double)z->rows),
+           counted = z->skips ? tiles * (whole + 0.08 * (1 - whole)) : tiles;
+    double alone = 1.25 * units + moved / 2 / m->tile_bytes / groups + 160, step = alone * (1 + 1.2 / at_once);
     double cores = fmax(1, floor((double)t->resident_threads / 1024)), blocks = z->outer * ceil((double)z->rows / s->block);
-    double groups = threads / KERNEL_WARPGROUP, tiles = ceil((double)z->keys / s->tile), work = matrix_work(z, s, columns);
-    double units = 2.0 * KERNEL_MATRIX * s->tile * ((double)z->steps + columns) / m->matrix_f16;
-    double counted = z->skips ? 0.57 * tiles + 0.5 : tiles, at_once = fmin(room, ceil(blocks / cores));
-    double operands = 2 * z->outer * (double)z->keys * ((double)z->steps + (double)z->columns),
-           far = operands > (double)t->l2_bytes / 2 ? 2 : 1; /* much of them comes from memory again */
-    double step =
-        (work + units + far * moved / 2 / m->tile_bytes / groups) * (1 + 1 / (at_once * at_once)); /* of a warpgroup */
-    double alone = tiles * work * (3 + groups), all = ceil(blocks / cores) * groups * counted * step;
-    return (fmax(alone, all) + 2500) / m->ghz + m->after_ns;
+    double last = tiles * alone * (1 + groups), all = ceil(blocks / cores) * groups * counted * step;
+    return (fmax(last, all) + 2500) / m->ghz + m->after_ns;
 }
 
 static bool choose_matrix(const sizes *z, const target *t, shape *best, double *out) {
