@@ -130,7 +130,7 @@ static void print_arrays(clike *e) {
     int most = 16;
     for (int b = 0; b < k->bufs.n; b++)
         if (kbuf_align(&k->bufs.at[b]) > most) most = (int)kbuf_align(&k->bufs.at[b]);
-    if (dynamic) str_addf(e->out, "    %s\n", arena_printf(e->out->a, e->l->dynamic, most));
+    if (dynamic) str_addf(e->out, "    %s\n", arena_printf(e->out->a, e->l->dynamic, most, most));
     for (int b = 0; b < k->bufs.n; b++) {
         kbuf own = k->bufs.at[b], *kb = &own;
         if (k->params) kb->elems = ext_hi(k->params, kb->elems);
@@ -138,7 +138,7 @@ static void print_arrays(clike *e) {
         if (dynamic && kb->kind >= KB_SHARED) {
             const char *type = clike_memory_type((tn_dtype)kb->dtype);
             int64_t at = kbuf_place(kb, &end[kb->late]);
-            str_addf(e->out, "    %s *const b%d = (%s *)(tn_shared + %lld);\n", type, b, type, (long long)at);
+            str_addf(e->out, "    %s *const b%d = (%s *)(tn_shared_%d + %lld);\n", type, b, type, most, (long long)at);
             continue;
         }
         bool block_threads = kb->kind >= KB_SHARED, in_words = block_threads || dtype_size((tn_dtype)kb->dtype) == 2;

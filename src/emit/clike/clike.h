@@ -25,8 +25,8 @@ typedef struct clike_language {
     int resident; /* threads that a processor shall have room for, so that one has no more registers; 0: as it comes */
     const char *async_wait; /* for what copy_async(to, from, bytes or 0) copies; NULL: there is no such function */
     bool matrix_units;      /* matrix.c writes its products */
-    const char *
-        dynamic; /* printf, bytes: declares tn_shared at a multiple of that, shared memory that a launch asks for; NULL: none */
+    const char *dynamic; /* printf, bytes twice: declares tn_shared_BYTES at a multiple of that (one name has one alignment in
+                            all of a program), shared memory that a launch asks for; NULL: none */
     const char *global, *shared, *restricted; /* of memory that is everybody's, a thread block's, has no other name */
     const char *ahead;      /* function that loads an f32 where the text says, not later; NULL: there is none */
     const char *anew;       /* printf, a word: the compiler shall not know what is in it; NULL: there is nothing */
