@@ -242,12 +242,15 @@ static bool rescales(const kernel *k) {
 }
 
 /* Contractions by matrix units: where there are several, not all sums are there at a time, since scores are done with when the
- * last one begins. (Gradients of keys, 64 numbers a head: 361 us with two thread blocks of 128 threads, 290 with three, 266
- * with four.) */
-static bool multiplies(const kernel *k) {
-    for (int i = 1; i < k->ins.n; i++)
-        if (k->ins.at[i].op == K_MMA) return true;
-    return false;
+ * last one begins; what is computed with running maxima is beside them. (Gradients of keys, 64 numbers a head: 361 us with two
+ * thread blocks of 128 threads, 290 with three, 266 with four.) */
+static bool multiplies_in_few(const kernel *k, int64_t bytes) {
+    bool products = false, maxima = false;
+    for (int i = 1; i < k->ins.n; i++) {
+        products |= k->ins.at[i].op == K_MMA;
+        maxima |= k->ins.at[i].op == K_ACC && k->ins.at[i].alu == OP_max;
+    }
+    return products && bytes <= 4 * (maxima ? 72 : 104);
 }
 
 /* Threads that a processor shall have room for. A tile of 8 x 8 with all that is under way wants 170 registers: with 128 a
@@ -255,7 +258,7 @@ static bool multiplies(const kernel *k) {
 static int resident_threads(const clike *e, const kernel *k) {
     int64_t bytes = tile_bytes(k);
     if (bytes <= 4 * 64 && kbufs_any_late(k->bufs.at, k->bufs.n)) return e->l->resident; /* of matrix units: they wait less */
-    if (bytes <= 4 * 104 && multiplies(k)) return e->l->resident;
+    if (multiplies_in_few(k, bytes)) return e->l->resident;
     if (bytes > 4 * 80) return e->l->resident / 2;
     if (bytes > 4 * 48 || (bytes >= 4 * 40 && rescales(k))) return e->l->resident * 3 / 4;
     return (int)(rows_at_once(k) * e->l->resident);

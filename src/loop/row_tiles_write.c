@@ -465,18 +465,19 @@ static void look_at_skipped(writer *w, const rt_nest *tiles) {
     const rt_nest *n = last_product(w, tiles);
     copying c = plan_copy(w, n, &n->side[1], 1, ins(w, n->inner)->var);
     int group = tiles->n < TILES ? (int)tiles->n : TILES, step = counts_first(w, tiles) ? 1 : -1;
+    int most = n->n > KERNEL_MATRIX ? LOADS / 2 : LOADS; /* beside a wide result there are no registers for more */
     reg loads[LOADS];
     c.async = false, c.tiles = tiles, c.bounded = tiles->n % group != 0, c.behind = true;
     affine at = affine_var(w->o->a, build_loop(w->o, "ks", (tiles->n + group - 1) / group, PAR_SERIAL)),
            first = plus(w, affine_const(step < 0 ? tiles->n - 1 : 0), at, step * group);
     reg counts = tile_counts(w, tiles, affine_offset(first, step * (group - 1)));
     build_if(w->o, "once", 1, build_op(w->o, OP_not, counts, 0));
-    for (int from = 0; from < group * c.chunks; from += LOADS) {
-        for (int i = from; i < group * c.chunks && i < from + LOADS; i++) {
+    for (int from = 0; from < group * c.chunks; from += most) {
+        for (int i = from; i < group * c.chunks && i < from + most; i++) {
             c.tile = affine_offset(first, step * (i / c.chunks)), c.where = is_behind(w, tiles, c.tile);
             loads[i - from] = load_chunk(w, &c, i % c.chunks);
         }
-        for (int i = from; i < group * c.chunks && i < from + LOADS; i++)
+        for (int i = from; i < group * c.chunks && i < from + most; i++)
             build_update(w->o, OP_dot, w->zeros, loads[i - from], w->broken);
     }
     build_ends(w->o, 2);
@@ -561,6 +562,13 @@ static void write_tiles(writer *w, const rt_nest *n) {
     if (w->w->skip) add_skipped(w, n);
 }
 
+/* Registers are full: the result is wide, and is rescaled by running maxima. Work that is written twice would not have room. */
+static bool is_full(const writer *w, const rt_nest *tiles) {
+    bool maxima = false;
+    for (int i = tiles->loop; i < tiles->end; i++) maxima |= ins(w, i)->op == K_UPD && ins(w, i)->alu == OP_max;
+    return maxima && last_product(w, tiles)->n > KERNEL_MATRIX;
+}
+
 /* The same where matrix units multiply. Operands that move have two stages: the next tile's are on their way while this one is
  * worked on, so that one meeting a tile is enough. Tiles that count come first: back to front where those are the last ones. */
 static void write_matrix_tiles(writer *w, const rt_nest *n) {
@@ -591,7 +599,7 @@ static void write_matrix_tiles(writer *w, const rt_nest *n) {
     meet(w);
     affine other = affine_offset(affine_scale(w->o->a, w->stage, -1), 1);
     if (ahead) rt_matrix_copy(w, true, affine_offset(w->tile, back ? -1 : 1), true, other);
-    if (skip && n->n > FEW_TILES) { /* most tiles that count do so everywhere, and compare nothing */
+    if (skip && n->n > FEW_TILES && !is_full(w, n)) { /* most tiles that count do so everywhere, and compare nothing */
         reg whole = tile_is_whole(w, n, w->tile);
         build_if(w->o, "whole", 1, whole);
         w->whole = true;
