@@ -183,7 +183,8 @@ for name, (config, kind, dtype) in MODELS.items():
             top = m(x).logits[0, -1].topk(2)
             gaps.append(float(top.values[0] - top.values[1]))
             x = torch.cat([x, top.indices[:1].view(1, 1)], 1)
-    want = x[0].tolist()
+    want, special = x[0].tolist(), {i for i, t in tok.get_added_tokens_decoder().items() if t.special}
+    want = want[:next((i for i in range(len(prompt), len(want)) if want[i] in special), len(want))]  # a text may end there
     text = unicodedata.normalize("NFC", PROMPT) if kind == "qwen2" else PROMPT
     for path, chunk in (folder, "64"), (folder, "7"), (folder, "1"), (folder + ".gguf", "16"):
         p = subprocess.run([tenon, "generate", path, "-p", PROMPT, "-n", str(N), "--temperature", "0", "--json", "-q", "--threads", "1", "--chunk", chunk], capture_output=True, text=True, errors="replace")
@@ -193,6 +194,6 @@ for name, (config, kind, dtype) in MODELS.items():
         if same < len(want) or not got["text"].startswith(text):
             print(f"{name}: {path} --chunk {chunk}: {same} of {len(want)} tokens are the same (prompt {len(prompt)}, least gap {min(gaps):.5f}) {p.stderr}")
             bad += 1
-    print(f"{name}: {len(prompt)} tokens of the prompt and {N} more, {len(set(want[len(prompt):]))} different ones, least gap of two logits {min(gaps):.4f}")
+    print(f"{name}: {len(prompt)} tokens of the prompt and {len(want) - len(prompt)} more, {len(set(want[len(prompt):]))} different ones, least gap of two logits {min(gaps):.4f}")
 print(f"count: {compared} runs of models beside transformers {T.__version__}")
 sys.exit(bad > 0)
