@@ -67,12 +67,12 @@ static void find_numbers(row_tiles *w) {
     for (int i = w->from; i < w->to; i++) {
         const kins *in = rt_ins(w, i);
         const rt_nest *n = w->nest_of[i] ? &w->nests.at[w->nest_of[i] - 1] : NULL;
-        bool *needed = ARENA_ARRAY(w->k->a, bool, w->k->ins.n);
         if (!n || !n->tiles || in->op != K_LOAD || in->src != TN_F32 || in->n_mask || in->dyn || gpu_uses(in, w->row) ||
             w->k->bufs.at[in->buf].kind != KB_IN || affine_coef(in->idx, n->v) != 1 || n->n % RT_WIDE)
             continue;
-        needed[i] = true;
         if (n->kind == RT_PRODUCT && i > n->inner && i < n->upd) continue; /* an operand */
+        bool *needed = ARENA_ARRAY(w->k->a, bool, w->k->ins.n);
+        needed[i] = true;
         if (!gpu_any_vectors(w->k, needed, n->v, RT_WIDE)) continue;
         for (int j = 0; j < w->numbers.n && !w->number_of[i]; j++) {
             const rt_number *x = &w->numbers.at[j];

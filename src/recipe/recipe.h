@@ -102,9 +102,9 @@ void recipe_map(recipe *r);
  * it in shared memory. */
 int recipe_row_threads(const kernel *k, int n_rows, const target *t, int *cluster, bool *in_shared);
 enum {
-    RECIPE_SHARED_TURNS = 16, /* the same where they stay in shared memory */
-    RECIPE_CACHED_TURNS = 8,  /* most iterations of a thread in a nest whose elements stay in registers .. */
-    RECIPE_CACHED_SHARE = 32  /* .. and elements of it, where a row has many */
+    RECIPE_CACHED_TURNS = 8,  /* most iterations of a thread in a nest whose elements stay in registers, .. */
+    RECIPE_SHARED_TURNS = 16, /* .. or in shared memory, .. */
+    RECIPE_CACHED_SHARE = 32  /* .. and elements of it in registers, where a row has many */
 };
 /* Starting thread blocks costs time, too, on a machine for `grid` threads: in instructions of a thread. */
 static inline double recipe_start_cost(double blocks, const target *t) {

@@ -388,6 +388,13 @@ static void test_attention(void **state) {
     }
 }
 
+static target an_h200(void) {
+    target gpu = target_common_gpu();
+    gpu.machine = machine_row("h200"), gpu.matrix_units = true, gpu.local_barriers = true;
+    gpu.resident_threads = 132 << 10, gpu.shared_most = 227 << 10;
+    return gpu;
+}
+
 /* From architecture `first` on. No kernel spills more than so many bytes from architecture `whole` on, and no product waits for
  * the one before (ptxas says so: C7510). */
 static void compile_products(const char *source, const char *what, int first, int whole, int spilled) {
@@ -435,9 +442,7 @@ static void test_attention_by_units(void **state) {
         if (!GUARD_TRY(&gd)) fail_msg("case %zu: %s", i, gd.err.text);
         str_init(&source, &a);
         const char *text = attention_of(&a, cases[i].type, cases[i].n[0], cases[i].n[1], cases[i].n[2]);
-        target gpu = target_common_gpu();
-        gpu.machine = machine_row("h200"), gpu.matrix_units = true, gpu.local_barriers = true;
-        gpu.resident_threads = 132 << 10, gpu.shared_most = 227 << 10;
+        target gpu = an_h200();
         tn_compile_opts o = TN_COMPILE_DEFAULTS;
         o.fusion = 3, o.check = 1;
         graph *g = graph_parse(&a, text, strlen(text), "attention");
@@ -468,9 +473,8 @@ static void test_alignments(void **state) {
                                " %2 = cast %1 f32[512,50304]\n %3 = reduce_max %2 axes=[1] f32[512,1]\n"
                                " %4 = expand %3 f32[512,50304]\n %5 = sub %2, %4\n %6 = exp %5\n"
                                " %7 = sum %6 axes=[1] f32[512,1]\n return %1 as \"y\", %7 as \"z\"\n}\n";
-    target gpu = target_common_gpu();
-    gpu.machine = machine_row("h200"), gpu.matrix_units = true, gpu.local_barriers = true, gpu.bulk = true;
-    gpu.resident_threads = 132 << 10, gpu.shared_most = 227 << 10;
+    target gpu = an_h200();
+    gpu.bulk = true;
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
     o.fusion = 3, o.check = 1;
     emit_gpu(pipeline_run(graph_parse(&a, text, strlen(text), "loss"), &a, &o, &gpu), GPU_CUDA, &source);

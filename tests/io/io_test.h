@@ -35,6 +35,9 @@ static inline void test_dir_remove(void) {
     snprintf(command, sizeof command, "rm -rf '%s'", test_dir);
     assert_int_equal(system(command), 0);
 }
+/* For a group of tests that shares one. */
+static inline int setup_dir(void **state) { return (void)state, test_dir_make(), 0; }
+static inline int teardown_dir(void **state) { return (void)state, test_dir_remove(), 0; }
 static inline const char *in_dir(const char *name) { /* valid until the call after the next one */
     static char paths[2][256];
     static int turn;

@@ -148,9 +148,6 @@ static void test_kinds_of_file(void **state) {
     tn_ctx_free(ctx);
 }
 
-static int setup(void **state) { return (void)state, test_dir_make(), 0; }
-static int teardown(void **state) { return (void)state, test_dir_remove(), 0; }
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kill),
@@ -158,5 +155,5 @@ int main(void) {
         cmocka_unit_test(test_not_allowed),
         cmocka_unit_test(test_kinds_of_file),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup_dir, teardown_dir);
 }

@@ -335,19 +335,8 @@ static void test_mutations(void **state) {
     tn_ctx_free(ctx);
 }
 
-static int open_dir(void **state) {
-    (void)state;
-    test_dir_make();
-    return 0;
-}
-static int close_dir(void **state) {
-    (void)state;
-    test_dir_remove();
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_types), cmocka_unit_test(test_malformed),
                                         cmocka_unit_test(test_mutations) };
-    return cmocka_run_group_tests(tests, open_dir, close_dir);
+    return cmocka_run_group_tests(tests, setup_dir, teardown_dir);
 }

@@ -240,13 +240,10 @@ static void test_mutations(void **state) {
     tn_ctx_free(ctx);
 }
 
-static int setup(void **state) { return (void)state, test_dir_make(), 0; }
-static int teardown(void **state) { return (void)state, test_dir_remove(), 0; }
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip), cmocka_unit_test(test_layout),    cmocka_unit_test(test_foreign),
         cmocka_unit_test(test_malformed),  cmocka_unit_test(test_mutations),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup_dir, teardown_dir);
 }

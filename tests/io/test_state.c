@@ -156,11 +156,8 @@ static void test_misfits(void **state) {
     tn_ctx_free(ctx);
 }
 
-static int setup(void **state) { return (void)state, test_dir_make(), 0; }
-static int teardown(void **state) { return (void)state, test_dir_remove(), 0; }
-
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_resume), cmocka_unit_test(test_graph),
                                         cmocka_unit_test(test_misfits) };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup_dir, teardown_dir);
 }
