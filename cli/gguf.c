@@ -2,8 +2,8 @@
  *
  * In: a GGUF of the classes llama, qwen2, qwen3 or gpt2, whose header tn_io_gguf_load has checked; from anywhere, so every
  * number is checked again for what it means. Out: the same model as from a folder of Hugging Face's, with its names and
- * layouts. Weights in blocks of 32 numbers with one scale (q8_0, q4_0) stay 8-bit numbers, with the same values; others become
- * f32. */
+ * layouts. Matrices stay as narrow as the file has them: whole numbers of 4 or 8 bits with scales and least values of groups,
+ * f16, bf16 or f32. */
 #include "lm.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { BLOCK = 32 /* numbers of q8_0 and q4_0 */, MOST_LAYERS = 4096 };
+enum { MOST_LAYERS = 4096 };
 
 struct lm_gguf {
     cli *c;
@@ -54,20 +54,13 @@ static const tn_io_gguf_tensor *array_of(const lm_gguf *f, const char *name) {
     return t;
 }
 
-/* Whether all matrices have one of two types. A table of positions is small, and may have any. */
-static bool all_are(const lm_gguf *f, tn_io_gguf_type a, tn_io_gguf_type b) {
-    for (int i = 0; i < tn_io_gguf_count(f->file); i++) {
-        const tn_io_gguf_tensor *t = tn_io_gguf_get(f->file, i);
-        if (t->shape.rank == 2 && strcmp(t->name, "position_embd.weight") != 0 && t->type != a && t->type != b) return false;
-    }
-    return true;
-}
-
 static float *wide(const lm_gguf *f, const tn_io_gguf_tensor *t, size_t n) {
     float *x = cli_alloc(n * sizeof *x + 1);
     cli_need(f->c, tn_io_gguf_read(cli_ctx(f->c), t, x, n));
     return x;
 }
+
+static tn_nn_lm_matrix matrix_form(void *ud, const char *name);
 
 static void read_sizes(lm_gguf *f) {
     const char *kind = tn_io_gguf_text(f->file, "general.architecture");
@@ -84,9 +77,7 @@ static void read_sizes(lm_gguf *f) {
     if (table->shape.rank != 2 || table->shape.dim[0] > TN_TEXT_MAX_TOKENS)
         cli_fail(f->c, "%s: token_embd.weight is no table of up to %d tokens", f->path, TN_TEXT_MAX_TOKENS);
     o->vocab = table->shape.dim[0];
-    o->group = all_are(f, TN_GGUF_Q8_0, TN_GGUF_Q4_0) ? BLOCK : 0;
-    o->bits = all_are(f, TN_GGUF_Q4_0, TN_GGUF_Q4_0) ? 4 : 0;
-    o->weights = all_are(f, TN_GGUF_BF16, TN_GGUF_BF16) ? TN_BF16 : all_are(f, TN_GGUF_F16, TN_GGUF_F16) ? TN_F16 : TN_F32;
+    o->matrix = matrix_form, o->matrix_ud = f;
     if (!f->llama) {
         o->eps = number(f, "attention.layer_norm_epsilon", 1e-5, 0, 1);
         return;
@@ -267,9 +258,6 @@ static void set_plain(const lm_gguf *f, tn_session *s, const char *name, tn_dtyp
     int64_t rows = shape.rank == 2 ? shape.dim[turned] : 1, columns = shape.rank == 2 ? shape.dim[!turned] : shape.dim[0];
     check_shape(f, t, rows, columns);
     if (shape.rank == 1) rows = columns, columns = 1; /* biases of rows go with them */
-    if (!same && dtype != TN_F32)
-        cli_fail(f->c, "%s: \"%s\" is %s, other matrices are %s", f->path, t->name, tn_io_gguf_type_name(t->type),
-                 tn_dtype_name(dtype));
     size_t n = (size_t)(rows * columns), size = tn_dtype_size(dtype);
     float *x = same ? NULL : wide(f, t, n);
     void *y = cli_alloc(n * size + 1);
@@ -279,35 +267,67 @@ static void set_plain(const lm_gguf *f, tn_session *s, const char *name, tn_dtyp
     free(y);
 }
 
-/* Number k of a block; q4_0 has the low halves of 16 bytes first, then the high ones. */
-static int number_of(const uint8_t *block, bool eight, int64_t k) {
-    return eight ? (int8_t)block[2 + k] : (block[2 + k % 16] >> (k < 16 ? 0 : 4) & 15) - 8;
+static tn_nn_lm_matrix matrix_form(void *ud, const char *name) {
+    int how;
+    const tn_io_gguf_tensor *t = find_array(ud, name, &how);
+    tn_io_gguf_groups g = tn_io_gguf_groups_of(t->type);
+    return (tn_nn_lm_matrix){ .group = g.group,
+                              .bits = g.bits,
+                              .has_least = g.has_least,
+                              .type = t->type == TN_GGUF_BF16  ? TN_BF16
+                                      : t->type == TN_GGUF_F16 ? TN_F16
+                                                               : TN_F32 };
 }
 
-/* The numbers of a matrix in blocks, and their scales, as the states `name` and `name`_scale; bytes of q4_0 as they are. */
-static void set_blocks(const lm_gguf *f, tn_session *s, const char *name, tn_dtype dtype, tn_shape shape) {
+/* Two numbers of each group in a byte, n places of them. */
+static void pack_halves(int8_t *x, int64_t n, int64_t group, int add) {
+    for (int64_t i = 0; i < n / 2; i++) {
+        const int8_t *low = &x[i / (group / 2) * group + i % (group / 2)];
+        x[i] = (int8_t)(uint8_t)((low[0] + add) | (low[group / 2] + add) << 4);
+    }
+}
+
+/* n values of `size` bytes as row `to` of `rows`, or as its column. */
+static void place_row(const void *from, int64_t n, size_t size, bool turned, int64_t rows, int64_t to, void *out) {
+    if (!turned) memcpy((uint8_t *)out + (size_t)(to * n) * size, from, (size_t)n * size);
+    for (int64_t i = 0; i < n && turned; i++)
+        memcpy((uint8_t *)out + (size_t)(i * rows + to) * size, (const uint8_t *)from + (size_t)i * size, size);
+}
+
+/* The numbers of a matrix in groups, their scales and least values: the states `name`, `name`_scale and `name`_least. */
+static void set_groups(const lm_gguf *f, tn_session *s, const char *name, tn_shape shape) {
     int how;
     const tn_io_gguf_tensor *t = find_array(f, name, &how);
-    bool turned = how == TURNED, eight = t->type == TN_GGUF_Q8_0, packed = dtype == TN_U8;
-    int64_t rows = shape.dim[turned], columns = shape.dim[!turned], each = packed ? BLOCK / 2 : BLOCK, blocks = columns / each;
-    check_shape(f, t, rows, columns * (packed ? 2 : 1));
-    uint8_t *q = cli_alloc((size_t)(rows * columns) + 1);
-    float *scale = cli_alloc((size_t)(rows * blocks) * sizeof *scale + 1);
-    const uint8_t *at = t->data;
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t b = 0; b < blocks; b++, at += eight ? 34 : 18) {
-            int64_t row = row_of(f, how, r);
-            cli_need(f->c, tn_io_to_f32(cli_ctx(f->c), TN_F16, at, 1, &scale[turned ? b * rows + r : row * blocks + b]));
-            for (int64_t k = 0; k < each; k++)
-                q[turned ? (b * each + k) * rows + r : row * columns + b * each + k] =
-                    packed ? at[2 + k] : (uint8_t)number_of(at, eight, k);
-        }
-    char *of_scale = cli_format("%s_scale", name);
-    cli_need(f->c, tn_session_set(s, name, q, (size_t)(rows * columns)));
-    cli_need(f->c, tn_session_set(s, of_scale, scale, (size_t)(rows * blocks) * sizeof *scale));
-    free(of_scale);
-    free(q);
-    free(scale);
+    tn_io_gguf_groups form = tn_io_gguf_groups_of(t->type);
+    bool turned = how == TURNED, four = form.bits == 4;
+    int64_t rows = shape.dim[turned], stored = shape.dim[!turned], columns = four ? 2 * stored : stored,
+            n = columns / form.group;
+    check_shape(f, t, rows, columns);
+    uint8_t *q = cli_alloc((size_t)(rows * stored) + 1);
+    float *scale = cli_alloc((size_t)(rows * n) * sizeof *scale + 1),
+          *least = cli_alloc((size_t)(rows * n) * sizeof *least + 1);
+    int8_t *row = cli_alloc((size_t)columns + 1);
+    float *of_row = cli_alloc((size_t)(2 * n) * sizeof *of_row + 1);
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t to = row_of(f, how, r);
+        cli_need(f->c,
+                 tn_io_gguf_read_groups(cli_ctx(f->c), t, (size_t)(r * columns), (size_t)columns, row, of_row, of_row + n));
+        if (four) pack_halves(row, columns, form.group, form.has_least ? 0 : 8);
+        place_row(row, stored, 1, turned, rows, to, q);
+        place_row(of_row, n, sizeof *scale, turned, rows, to, scale);
+        if (form.has_least) place_row(of_row + n, n, sizeof *least, turned, rows, to, least);
+    }
+    char *of_scale = cli_format("%s_scale", name), *of_least = cli_format("%s_least", name);
+    cli_need(f->c, tn_session_set(s, name, q, (size_t)(rows * stored)));
+    cli_need(f->c, tn_session_set(s, of_scale, scale, (size_t)(rows * n) * sizeof *scale));
+    if (form.has_least) cli_need(f->c, tn_session_set(s, of_least, least, (size_t)(rows * n) * sizeof *least));
+    free(of_scale), free(of_least);
+    free(q), free(scale), free(least), free(row), free(of_row);
+}
+
+static bool ends_with(const char *name, const char *end) {
+    size_t n = strlen(name), m = strlen(end);
+    return n >= m && !strcmp(name + n - m, end);
 }
 
 void lm_gguf_weights(lm_gguf *f, tn_session *s) {
@@ -316,10 +336,9 @@ void lm_gguf_weights(lm_gguf *f, tn_session *s) {
         tn_dtype dtype;
         tn_shape shape;
         cli_need(f->c, tn_session_state(s, i, &name, &dtype, &shape));
-        size_t n = strlen(name);
-        if (!strncmp(name, "cache.", 6) || (n > 6 && !strcmp(name + n - 6, "_scale"))) continue;
+        if (!strncmp(name, "cache.", 6) || ends_with(name, "_scale") || ends_with(name, "_least")) continue;
         if (dtype == TN_I8 || dtype == TN_U8)
-            set_blocks(f, s, name, dtype, shape);
+            set_groups(f, s, name, shape);
         else
             set_plain(f, s, name, dtype, shape);
     }

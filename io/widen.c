@@ -21,47 +21,113 @@ static float from_bf16(uint16_t h) {
     return v;
 }
 
-static void q8_0(const uint8_t *b, float *y) { /* f16 scale, 32 bytes */
-    float d = from_f16(u16_at(b));
-    for (int i = 0; i < 32; i++) y[i] = d * (float)(int8_t)b[2 + i];
+/* ---- blocks of whole numbers: n[i] * scale of a group + its least value ----------------------------------------------------
+ */
+
+typedef void read_block(const uint8_t *b, int8_t *n, float *scale, float *least);
+
+static void q8_0(const uint8_t *b, int8_t *n, float *scale, float *least) { /* f16 scale, 32 bytes */
+    (void)least;
+    *scale = from_f16(u16_at(b));
+    memcpy(n, b + 2, 32);
 }
 /* q4_0, q4_1, q5_0, q5_1: f16 scale; f16 least value; 32 high bits of 5-bit numbers; 16 bytes: low halves, then high halves. */
-static void of_32(const uint8_t *b, bool has_least, bool five, float *y) {
-    float d = from_f16(u16_at(b)), least = has_least ? from_f16(u16_at(b + 2)) : 0;
+static void of_32(const uint8_t *b, bool has_least, bool five, int8_t *n, float *scale, float *least) {
     const uint8_t *high = b + (has_least ? 4 : 2), *q = high + (five ? 4 : 0);
+    *scale = from_f16(u16_at(b));
+    if (has_least) *least = from_f16(u16_at(b + 2));
     for (int i = 0; i < 32; i++) {
-        int n = q[i % 16] >> (i < 16 ? 0 : 4) & 15;
-        if (five) n |= (high[i / 8] >> i % 8 & 1) << 4;
-        y[i] = has_least ? d * (float)n + least : d * (float)(n - (five ? 16 : 8));
+        int v = q[i % 16] >> (i < 16 ? 0 : 4) & 15;
+        if (five) v |= (high[i / 8] >> i % 8 & 1) << 4;
+        n[i] = (int8_t)(has_least ? v : v - (five ? 16 : 8));
     }
 }
+static void q4_0(const uint8_t *b, int8_t *n, float *scale, float *least) { of_32(b, false, false, n, scale, least); }
+static void q4_1(const uint8_t *b, int8_t *n, float *scale, float *least) { of_32(b, true, false, n, scale, least); }
+static void q5_0(const uint8_t *b, int8_t *n, float *scale, float *least) { of_32(b, false, true, n, scale, least); }
+static void q5_1(const uint8_t *b, int8_t *n, float *scale, float *least) { of_32(b, true, true, n, scale, least); }
 /* Scale and least value of the j-th 32 numbers: 6 bits each, packed into 12 bytes. */
 static void scales_of(const uint8_t *s, int j, int *scale, int *least) {
     *scale = j < 4 ? s[j] & 63 : (s[j + 4] & 15) | s[j - 4] >> 6 << 4;
     *least = j < 4 ? s[j + 4] & 63 : s[j + 4] >> 4 | s[j] >> 6 << 4;
 }
 /* q4_k, q5_k: f16 scale of scales and of leasts, 12 bytes of them, 32 bytes of high bits of 5-bit numbers, 128 bytes. */
-static void of_256(const uint8_t *b, bool five, float *y) {
+static void of_256(const uint8_t *b, bool five, int8_t *n, float *scale, float *least) {
     float d = from_f16(u16_at(b)), m = from_f16(u16_at(b + 2));
     const uint8_t *high = b + 16, *q = high + (five ? 32 : 0);
     for (int j = 0; j < 8; j++) {
-        int scale, least;
-        scales_of(b + 4, j, &scale, &least);
+        int by, below;
+        scales_of(b + 4, j, &by, &below);
+        scale[j] = d * (float)by, least[j] = -(m * (float)below);
         for (int i = 0; i < 32; i++) {
-            int n = j % 2 ? q[j / 2 * 32 + i] >> 4 : q[j / 2 * 32 + i] & 15;
-            if (five) n |= (high[i] >> j & 1) << 4;
-            y[j * 32 + i] = d * (float)scale * (float)n - m * (float)least;
+            int v = j % 2 ? q[j / 2 * 32 + i] >> 4 : q[j / 2 * 32 + i] & 15;
+            if (five) v |= (high[i] >> j & 1) << 4;
+            n[j * 32 + i] = (int8_t)v;
         }
     }
 }
-static void q6_k(const uint8_t *b, float *y) { /* low 4 bits, high 2 bits, 16 scales, f16 scale of scales */
+static void q4_k(const uint8_t *b, int8_t *n, float *scale, float *least) { of_256(b, false, n, scale, least); }
+static void q5_k(const uint8_t *b, int8_t *n, float *scale, float *least) { of_256(b, true, n, scale, least); }
+static void q6_k(const uint8_t *b, int8_t *n, float *scale,
+                 float *least) { /* low 4 bits, high 2 bits, 16 scales, f16 scale of scales */
     float d = from_f16(u16_at(b + 208));
+    (void)least;
+    for (int i = 0; i < 16; i++) scale[i] = d * (float)(int8_t)b[192 + i];
     for (int i = 0; i < 256; i++) {
         int part = i / 128, quarter = i % 128 / 32, l = i % 32;
         int low = b[part * 64 + quarter % 2 * 32 + l], high = b[128 + part * 32 + l] >> (2 * quarter) & 3;
-        int n = ((quarter < 2 ? low & 15 : low >> 4) | high << 4) - 32;
-        y[i] = d * (float)(int8_t)b[192 + part * 8 + quarter * 2 + l / 16] * (float)n;
+        n[i] = (int8_t)(((quarter < 2 ? low & 15 : low >> 4) | high << 4) - 32);
     }
+}
+
+typedef struct block_form {
+    int bytes, elements, group, bits; /* of a block; that share a scale; of a number */
+    bool has_least;
+    read_block *read;
+} block_form;
+static bool form_of(tn_io_gguf_type type, block_form *out) {
+    static const struct {
+        tn_io_gguf_type type;
+        block_form form;
+    } forms[] = {
+        { TN_GGUF_Q4_0, { 18, 32, 32, 4, false, q4_0 } },  { TN_GGUF_Q4_1, { 20, 32, 32, 4, true, q4_1 } },
+        { TN_GGUF_Q5_0, { 22, 32, 32, 8, false, q5_0 } },  { TN_GGUF_Q5_1, { 24, 32, 32, 8, true, q5_1 } },
+        { TN_GGUF_Q8_0, { 34, 32, 32, 8, false, q8_0 } },  { TN_GGUF_Q4_K, { 144, 256, 32, 4, true, q4_k } },
+        { TN_GGUF_Q5_K, { 176, 256, 32, 8, true, q5_k } }, { TN_GGUF_Q6_K, { 210, 256, 16, 8, false, q6_k } },
+    };
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        if (forms[i].type != type) continue;
+        *out = forms[i].form;
+        return true;
+    }
+    return false;
+}
+tn_io_gguf_groups tn_io_gguf_groups_of(tn_io_gguf_type type) {
+    block_form f;
+    if (!form_of(type, &f)) return (tn_io_gguf_groups){ 0 };
+    return (tn_io_gguf_groups){ .group = f.group, .bits = f.bits, .has_least = f.has_least };
+}
+
+static size_t count_of(const tn_io_gguf_tensor *t) {
+    size_t n = 1;
+    for (int i = 0; i < t->shape.rank; i++) n *= (size_t)t->shape.dim[i];
+    return n;
+}
+
+tn_status tn_io_gguf_read_groups(tn_ctx *ctx, const tn_io_gguf_tensor *t, size_t from, size_t n, int8_t *numbers, float *scales,
+                                 float *least) {
+    block_form f;
+    if (!ctx || !t || !numbers || !scales || !form_of(t->type, &f) || (f.has_least && !least))
+        return io_fail(ctx, TN_ERR_INVAL, "tn_io_gguf_read_groups: an argument is NULL, or the array is not in groups");
+    size_t all = count_of(t), of = (size_t)f.elements, groups = (size_t)(f.elements / f.group);
+    if (from % of || n % of || from > all || n > all - from)
+        return io_fail(ctx, TN_ERR_INVAL,
+                       "tn_io_gguf_read_groups: %zu elements from %zu on of \"%s\", which has %zu in blocks of %zu", n, from,
+                       t->name, all, of);
+    const uint8_t *at = (const uint8_t *)t->data + from / of * (size_t)f.bytes;
+    for (size_t i = 0; i < n / of; i++)
+        f.read(at + i * (size_t)f.bytes, numbers + i * of, scales + i * groups, f.has_least ? least + i * groups : NULL);
+    return TN_OK;
 }
 
 tn_status tn_io_to_f32(tn_ctx *ctx, tn_dtype dtype, const void *data, size_t n, float *out) {
@@ -79,38 +145,22 @@ tn_status tn_io_to_f32(tn_ctx *ctx, tn_dtype dtype, const void *data, size_t n, 
 
 tn_status tn_io_gguf_read(tn_ctx *ctx, const tn_io_gguf_tensor *t, float *out, size_t n) {
     if (!ctx || !t || !out) return io_fail(ctx, TN_ERR_INVAL, "tn_io_gguf_read: an argument is NULL");
-    size_t count = 1;
-    for (int i = 0; i < t->shape.rank; i++) count *= (size_t)t->shape.dim[i];
+    size_t count = count_of(t);
     if (count != n)
         return io_fail(ctx, TN_ERR_INVAL, "tn_io_gguf_read: \"%s\" has %zu elements, there is room for %zu", t->name, count, n);
+    block_form f;
+    if (!form_of(t->type, &f)) {
+        bool half = t->type == TN_GGUF_F16;
+        if (!half && t->type != TN_GGUF_F32 && t->type != TN_GGUF_BF16)
+            return io_fail(ctx, TN_ERR_INVAL, "tn_io_gguf_read: there is no type %d", (int)t->type);
+        return tn_io_to_f32(ctx, half ? TN_F16 : t->type == TN_GGUF_F32 ? TN_F32 : TN_BF16, t->data, n, out);
+    }
     const uint8_t *at = t->data;
-    switch (t->type) {
-    case TN_GGUF_F32:
-        return tn_io_to_f32(ctx, TN_F32, at, n, out);
-    case TN_GGUF_F16:
-        return tn_io_to_f32(ctx, TN_F16, at, n, out);
-    case TN_GGUF_BF16:
-        return tn_io_to_f32(ctx, TN_BF16, at, n, out);
-    case TN_GGUF_Q4_0:
-    case TN_GGUF_Q4_1:
-    case TN_GGUF_Q5_0:
-    case TN_GGUF_Q5_1: {
-        bool least = t->type == TN_GGUF_Q4_1 || t->type == TN_GGUF_Q5_1, five = t->type >= TN_GGUF_Q5_0;
-        for (size_t i = 0; i < n / 32; i++) of_32(at + (size_t)(18 + 2 * least + 4 * five) * i, least, five, out + 32 * i);
-        return TN_OK;
+    int8_t numbers[256];
+    float scale[16], least[16] = { 0 };
+    for (size_t i = 0; i < n; i += (size_t)f.elements, at += f.bytes) {
+        f.read(at, numbers, scale, least);
+        for (int k = 0; k < f.elements; k++) out[i + (size_t)k] = scale[k / f.group] * (float)numbers[k] + least[k / f.group];
     }
-    case TN_GGUF_Q8_0:
-        for (size_t i = 0; i < n / 32; i++) q8_0(at + 34 * i, out + 32 * i);
-        return TN_OK;
-    case TN_GGUF_Q4_K:
-        for (size_t i = 0; i < n / 256; i++) of_256(at + 144 * i, false, out + 256 * i);
-        return TN_OK;
-    case TN_GGUF_Q5_K:
-        for (size_t i = 0; i < n / 256; i++) of_256(at + 176 * i, true, out + 256 * i);
-        return TN_OK;
-    case TN_GGUF_Q6_K:
-        for (size_t i = 0; i < n / 256; i++) q6_k(at + 210 * i, out + 256 * i);
-        return TN_OK;
-    }
-    return io_fail(ctx, TN_ERR_INVAL, "tn_io_gguf_read: there is no type %d", (int)t->type);
+    return TN_OK;
 }

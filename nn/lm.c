@@ -46,59 +46,93 @@ static tn_tensor state(lm *m, const char *name, tn_dtype t, tn_shape shape) {
     return x.id ? x : tn_state(m->g, full, t, shape, NULL);
 }
 
+/* How the matrix lies; poisoned, where inputs are no whole groups. */
+static bool form_of(lm *m, const char *name, int64_t in, tn_nn_lm_matrix *out) {
+    char full[MAX_FULL];
+    full_name(m, name, full);
+    tn_nn_lm_matrix f = m->o.matrix ? m->o.matrix(m->o.matrix_ud, full)
+                                    : (tn_nn_lm_matrix){ .group = m->o.group, .bits = m->o.bits, .type = m->o.weights };
+    *out = f;
+    if ((f.bits && f.bits != 8 && f.bits != 4) || (f.bits == 4 && (!f.group || f.group % 2)))
+        nn_fail(m->g, TN_ERR_INVAL, "tn_nn_lm: %d bits in groups of %lld: expected 8, or 4 in groups of an even number", f.bits,
+                (long long)f.group);
+    else if (f.group < 0 || (f.type != TN_F32 && f.type != TN_F16 && f.type != TN_BF16) || (f.type != TN_F32 && f.group))
+        nn_fail(m->g, TN_ERR_INVAL,
+                "tn_nn_lm: weights are f32, f16 or bf16, and f32 where there are groups; got %s in groups of %lld",
+                tn_dtype_name(f.type), (long long)f.group);
+    else if (f.group && in % f.group)
+        nn_fail(m->g, TN_ERR_SHAPE, "tn_nn_lm: %s has %lld inputs, which are no groups of %lld", name, (long long)in,
+                (long long)f.group);
+    else
+        return true;
+    return false;
+}
+
 /* A matrix: a parameter, or a state that stays narrow in memory. */
-static tn_tensor matrix(lm *m, const char *name, tn_shape shape, double scale) {
-    if (m->o.weights == TN_F32) return param(m, name, shape, NN_NORMAL, scale);
-    return tn_cast(state(m, name, m->o.weights, shape), m->o.dtype);
+static tn_tensor matrix(lm *m, const char *name, tn_dtype type, tn_shape shape, double scale) {
+    if (type == TN_F32) return param(m, name, shape, NN_NORMAL, scale);
+    return tn_cast(state(m, name, type, shape), m->o.dtype);
 }
 
 /* What weights are made in of numbers and scales, to be rounded once. */
 static tn_dtype wide(const lm *m) { return m->o.dtype == TN_F64 ? TN_F64 : TN_F32; }
 
+/* The state of a group's numbers beside a matrix: "scale" or "least". */
+static tn_tensor of_groups(lm *m, const char *name, const char *what, tn_shape shape) {
+    char part[80];
+    snprintf(part, sizeof part, "%s_%s", name, what);
+    return state(m, part, TN_F32, shape);
+}
+
 /* Numbers of 4 bits, two in a byte of q, which has size 1 along `axis`: that becomes the half of the byte. */
-static tn_tensor halves(const lm *m, tn_tensor q, int axis) {
+static tn_tensor halves(const lm *m, tn_tensor q, int axis, bool has_least) {
     tn_shape bits = { .rank = tn_tensor_shape(q).rank };
     int64_t zero[TN_MAX_RANK] = { 0 }, step[TN_MAX_RANK];
     if (bits.rank < 0) return q;
     for (int i = 0; i < bits.rank; i++) bits.dim[i] = i == axis ? 8 : 1, step[i] = i == axis ? 4 : 1;
     tn_tensor first = tn_slice(tn_iota(m->g, TN_I32, bits, axis), zero, bits.dim, step, bits.rank);
     tn_tensor part = tn_and(tn_shift_right(tn_cast(q, TN_I32), first), tn_full(m->g, TN_I32, TN_SCALAR, 0x0f));
-    return tn_sub_scalar(tn_cast(part, wide(m)), 8);
+    part = tn_cast(part, wide(m));
+    return has_least ? part : tn_sub_scalar(part, 8);
 }
 
 /* Weights [in,out], across: [out,in], as a factor of the contraction over all but one axis of the result: 8-bit numbers and a
  * scale for each group of neighbouring inputs become [in/group,group,out] or [out,in/group,group]; of 4 bits
  * [in/group,2,group/2, out] or [out,in/group,2,group/2]. */
-static tn_tensor dequantised(lm *m, const char *name, int64_t in, int64_t out, bool across) {
-    char part[80];
-    int64_t g = m->o.group, n = in / g;
-    bool four = m->o.bits == 4;
+static tn_tensor dequantised(lm *m, const char *name, tn_nn_lm_matrix f, int64_t in, int64_t out, bool across) {
+    int64_t g = f.group, n = in / g;
+    bool four = f.bits == 4;
     int64_t stored = four ? in / 2 : in;
     tn_tensor q = state(m, name, four ? TN_U8 : TN_I8, across ? TN_DIMS(out, stored) : TN_DIMS(stored, out));
-    snprintf(part, sizeof part, "%s_scale", name);
-    tn_tensor scale = tn_cast(state(m, part, TN_F32, across ? TN_DIMS(out, n) : TN_DIMS(n, out)), wide(m));
+    tn_tensor scale = tn_cast(of_groups(m, name, "scale", across ? TN_DIMS(out, n) : TN_DIMS(n, out)), wide(m));
     if (four) {
-        q = halves(m, tn_reshape(q, across ? TN_DIMS(out, n, 1, g / 2) : TN_DIMS(n, 1, g / 2, out)), across ? 2 : 1);
+        q = halves(m, tn_reshape(q, across ? TN_DIMS(out, n, 1, g / 2) : TN_DIMS(n, 1, g / 2, out)), across ? 2 : 1,
+                   f.has_least);
         return tn_cast(tn_mul(q, tn_reshape(scale, across ? TN_DIMS(out, n, 1, 1) : TN_DIMS(n, 1, 1, out))), m->o.dtype);
     }
     q = tn_cast(tn_reshape(q, across ? TN_DIMS(out, n, g) : TN_DIMS(n, g, out)), wide(m));
     return tn_cast(tn_mul(q, tn_reshape(scale, across ? TN_DIMS(out, n, 1) : TN_DIMS(n, 1, out))), m->o.dtype);
 }
 
-/* x f[B,T,in] times the weights `name`. */
+/* x f[B,T,in] times the weights `name`. Least values of groups leave the sum over a group: each is multiplied by the sum of x
+ * there, so that they are a product of their own, of one number a group. */
 static tn_tensor product(lm *m, tn_tensor x, int64_t out, const char *name, bool across, double scale) {
-    int64_t in = tn_tensor_shape(x).dim[2], g = m->o.group, axes[3] = { 2, 3, 4 }, of_w[3] = { across, across + 1, across + 2 };
-    if (!x.id) return x;
-    if (!g) {
-        tn_tensor w = matrix(m, name, across ? TN_DIMS(out, in) : TN_DIMS(in, out), scale);
+    int64_t in = tn_tensor_shape(x).dim[2], axes[3] = { 2, 3, 4 }, of_w[3] = { across, across + 1, across + 2 };
+    tn_nn_lm_matrix f;
+    if (!x.id || !form_of(m, name, in, &f)) return (tn_tensor){ m->g, 0 };
+    if (!f.group) {
+        tn_tensor w = matrix(m, name, f.type, across ? TN_DIMS(out, in) : TN_DIMS(in, out), scale);
         return tn_dot(x, w, NULL, NULL, 0, axes, of_w, 1);
     }
-    if (in % g)
-        return nn_fail(m->g, TN_ERR_SHAPE, "tn_nn_lm: %s has %lld inputs, which are no groups of %lld", name, (long long)in,
-                       (long long)g);
-    bool four = m->o.bits == 4;
-    x = tn_reshape(x, four ? TN_DIMS(m->batch, m->t, in / g, 2, g / 2) : TN_DIMS(m->batch, m->t, in / g, g));
-    return tn_dot(x, dequantised(m, name, in, out, across), NULL, NULL, 0, axes, of_w, four ? 3 : 2);
+    bool four = f.bits == 4;
+    int64_t n = in / f.group;
+    tn_tensor groups = tn_reshape(x, four ? TN_DIMS(m->batch, m->t, n, 2, f.group / 2) : TN_DIMS(m->batch, m->t, n, f.group));
+    tn_tensor y = tn_dot(groups, dequantised(m, name, f, in, out, across), NULL, NULL, 0, axes, of_w, four ? 3 : 2);
+    if (!f.has_least) return y;
+    tn_tensor sums = tn_sum(tn_cast(tn_reshape(x, TN_DIMS(m->batch, m->t, n, f.group)), wide(m)), TN_INTS(3), 0);
+    tn_tensor least = tn_cast(of_groups(m, name, "least", across ? TN_DIMS(out, n) : TN_DIMS(n, out)), wide(m));
+    tn_tensor more = tn_dot(sums, least, NULL, NULL, 0, axes, of_w, 1);
+    return tn_cast(tn_add(tn_cast(y, wide(m)), more), m->o.dtype);
 }
 
 /* GPT-2 keeps weights as [in,out]. */
@@ -121,22 +155,23 @@ static tn_tensor linear(lm *m, tn_tensor x, int64_t out, const char *name, bool 
 
 /* Rows of the table of embeddings. */
 static tn_tensor embedded(lm *m, tn_tensor tokens, const char *name) {
-    int64_t w = m->o.width, g = m->o.group;
-    if (!g) return tn_gather(matrix(m, name, TN_DIMS(m->o.vocab, w), 0.02), tokens, 0);
-    char part[80];
-    snprintf(part, sizeof part, "%s_scale", name);
-    bool four = m->o.bits == 4;
+    int64_t w = m->o.width;
+    tn_nn_lm_matrix f;
+    if (!form_of(m, name, w, &f)) return (tn_tensor){ m->g, 0 };
+    if (!f.group) return tn_gather(matrix(m, name, f.type, TN_DIMS(m->o.vocab, w), 0.02), tokens, 0);
+    bool four = f.bits == 4;
+    int64_t n = w / f.group;
     tn_tensor q = tn_gather(state(m, name, four ? TN_U8 : TN_I8, TN_DIMS(m->o.vocab, four ? w / 2 : w)), tokens, 0);
-    tn_tensor scale = tn_gather(state(m, part, TN_F32, TN_DIMS(m->o.vocab, w / g)), tokens, 0);
+    tn_tensor scale = tn_gather(of_groups(m, name, "scale", TN_DIMS(m->o.vocab, n)), tokens, 0);
     if (!scale.id || !q.id) return scale;
-    if (four) {
-        q = halves(m, tn_reshape(q, TN_DIMS(m->batch, m->t, w / g, 1, g / 2)), 3);
-        scale = tn_cast(tn_reshape(scale, TN_DIMS(m->batch, m->t, w / g, 1, 1)), wide(m));
-        return tn_cast(tn_reshape(tn_mul(q, scale), TN_DIMS(m->batch, m->t, w)), m->o.dtype);
+    if (four) q = halves(m, tn_reshape(q, TN_DIMS(m->batch, m->t, n, 1, f.group / 2)), 3, f.has_least);
+    q = tn_cast(tn_reshape(q, TN_DIMS(m->batch, m->t, n, f.group)), wide(m));
+    tn_tensor y = tn_mul(q, tn_reshape(tn_cast(scale, wide(m)), TN_DIMS(m->batch, m->t, n, 1)));
+    if (f.has_least) {
+        tn_tensor least = tn_gather(of_groups(m, name, "least", TN_DIMS(m->o.vocab, n)), tokens, 0);
+        y = tn_add(y, tn_reshape(tn_cast(least, wide(m)), TN_DIMS(m->batch, m->t, n, 1)));
     }
-    q = tn_cast(tn_reshape(q, TN_DIMS(m->batch, m->t, w / g, g)), wide(m));
-    scale = tn_cast(tn_reshape(scale, TN_DIMS(m->batch, m->t, w / g, 1)), wide(m));
-    return tn_cast(tn_reshape(tn_mul(q, scale), TN_DIMS(m->batch, m->t, w)), m->o.dtype);
+    return tn_cast(tn_reshape(y, TN_DIMS(m->batch, m->t, w)), m->o.dtype);
 }
 
 /* Over the last axis, which has n elements. */
@@ -264,25 +299,9 @@ static bool check_sizes(lm *m, tn_tensor tokens) {
             (long long)o->head, (long long)o->window, o->biases, o->rope_base, o->rope_scale);
         return false;
     }
-    if ((o->weights != TN_F32 && o->weights != TN_F16 && o->weights != TN_BF16) || (o->weights != TN_F32 && o->group)) {
-        nn_fail(m->g, TN_ERR_INVAL,
-                "tn_nn_lm: weights are f32, f16 or bf16, and f32 where there are groups; got %s in groups of %lld",
-                tn_dtype_name(o->weights), (long long)o->group);
-        return false;
-    }
     if (s.rank != 2 || (t != TN_I32 && t != TN_I64)) {
         nn_fail(m->g, TN_ERR_SHAPE, "tn_nn_lm: expected tokens i32[B,T] or i64[B,T], got %s of rank %d", tn_dtype_name(t),
                 s.rank);
-        return false;
-    }
-    if ((o->bits && o->bits != 8 && o->bits != 4) || (o->bits == 4 && (!o->group || o->group % 2))) {
-        nn_fail(m->g, TN_ERR_INVAL, "tn_nn_lm: %d bits in groups of %lld: expected 8, or 4 in groups of an even number",
-                o->bits, (long long)o->group);
-        return false;
-    }
-    if (o->group && o->width % o->group) {
-        nn_fail(m->g, TN_ERR_SHAPE, "tn_nn_lm: width %lld does not come out in groups of %lld", (long long)o->width,
-                (long long)o->group);
         return false;
     }
     if (s.dim[1] > o->positions) {

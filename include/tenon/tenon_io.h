@@ -150,6 +150,18 @@ TN_API int64_t tn_io_gguf_texts(const tn_io_gguf *g, const char *key, void (*eac
 TN_API int64_t tn_io_gguf_numbers(const tn_io_gguf *g, const char *key, void (*each)(void *ud, double number), void *ud);
 /* The array's n elements as f32. */
 TN_API TN_CHECK tn_status tn_io_gguf_read(tn_ctx *ctx, const tn_io_gguf_tensor *t, float *out, size_t n);
+/* Quantised arrays as whole numbers: an element is number * scale + least, as tn_io_gguf_read rounds it, with a scale (and a
+ * least value) for each `group` elements along the last axis. */
+typedef struct {
+    int group;     /* 0: the type has no groups */
+    int bits;      /* 4: numbers are 0 .. 15 with least values, -8 .. 7 without them; else 8 */
+    int has_least; /* 0: least values are 0, and are not written */
+} tn_io_gguf_groups;
+TN_API tn_io_gguf_groups tn_io_gguf_groups_of(tn_io_gguf_type type);
+/* Elements from .. from + n - 1, which are whole blocks of the file (rows are). */
+TN_API TN_CHECK tn_status tn_io_gguf_read_groups(tn_ctx *ctx, const tn_io_gguf_tensor *t, size_t from, size_t n,
+                                                 int8_t *numbers /* [n] */, float *scales /* [n/group] */,
+                                                 float *least /* [n/group] */);
 /* n numbers of f32, f16 or bf16 as f32; data may lie at any address. */
 TN_API TN_CHECK tn_status tn_io_to_f32(tn_ctx *ctx, tn_dtype dtype, const void *data, size_t n, float *out);
 

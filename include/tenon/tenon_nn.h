@@ -274,6 +274,13 @@ TN_API tn_tensor tn_nn_swiglu(tn_tensor x /* f[..,C] */, int64_t hidden, const c
  * "model.layers.0.self_attn.q_proj.weight"), so that tn_io_load_state reads their safetensors files. Initial values are
  * GPT-2's. */
 typedef enum { TN_NN_GPT2, TN_NN_LLAMA /* RMS norms, rotary positions, SwiGLU, grouped queries */ } tn_nn_lm_kind;
+/* How a matrix of a program that does not train lies in memory. */
+typedef struct {
+    int64_t group; /* as in tn_nn_lm_opts; it divides the inputs. 0 = none */
+    int bits;      /* 8 (0 is the same) or 4 */
+    int has_least; /* 1: a number times its scale has "<name>_least" added, which is f32 and as many; 4 bits are 0 to 15 then */
+    tn_dtype type; /* without groups: TN_F32, TN_F16 or TN_BF16 */
+} tn_nn_lm_matrix;
 typedef struct {
     tn_nn_lm_kind kind;
     int64_t vocab, positions, width, layers, heads;
@@ -295,6 +302,9 @@ typedef struct {
     /* The same without groups: matrices and the table of tokens are states of TN_F16 or TN_BF16, which contractions widen where
      * they read them: a token moves half of the bytes. TN_F32 = f32 parameters. */
     tn_dtype weights;
+    /* Where it is not NULL: how the matrix (or table of tokens) of that name lies, instead of group, bits and weights. */
+    tn_nn_lm_matrix (*matrix)(void *ud, const char *name);
+    void *matrix_ud;
     int recompute; /* 1: gradients compute each block again, from what goes into it (tn_checkpoint) */
     int64_t
         span; /* of tn_nn_lm_cached: only so many positions of the cache are looked at; start + T is at most that. 0 = all */

@@ -122,7 +122,10 @@ for name, v in head.items():
     layer = re.match(r"(?:model\.layers|h)\.(\d+)\.(.*)\.(weight|bias)$", name)
     part, end = (layer.group(2), layer.group(3)) if layer else name.rsplit(".", 1)
     to = ("blk.%s." % layer.group(1) if layer else "") + OURS[part] + "." + end
-    number, encode = TYPES[kind if len(shape) == 2 and OURS[part] != "position_embd" else "f32"]
+    of = kind
+    if kind == "q4_k_m": # such files have several types
+        of = "q8_0" if shape[-1] % 256 else "q6_k" if len(arrays) % 3 == 0 else "q4_k"
+    number, encode = TYPES[of if len(shape) == 2 and OURS[part] != "position_embd" else "f32"]
     columns = shape[-1]
     rows = [x[i : i + columns] for i in range(0, len(x), columns)]
     order, turned = list(range(len(rows))), not llama and len(shape) == 2 and part not in ("wte", "wpe")
@@ -195,7 +198,7 @@ EOP
 prompt="The value of an operand is what the graph says it is."
 write() { "$tenon" generate "$@" --threads 1 --temperature 0 -n 12 --json -q; }
 compared=0
-for pair in llama:f32:qwen3 llama:f32:llama3 llama:f32:linear llama:f32:yarn llama:f32 llama:bf16 llama:q8_0 gpt2:f16 gpt2:q4_0 gpt2:q4_k gpt2:q6_k; do
+for pair in llama:f32:qwen3 llama:f32:llama3 llama:f32:linear llama:f32:yarn llama:f32 llama:bf16 llama:q8_0 gpt2:f16 gpt2:q4_0 gpt2:q4_k gpt2:q6_k llama:q4_k_m; do
     IFS=: read -r model type relative <<<"$pair"
     python3 make.py "$model" "$type" $relative || fail "make $pair"
     write "$type.gguf" -p "$prompt" --chunk 8 >a 2>err || fail "$type: $(cat err)"

@@ -169,6 +169,28 @@ static void add_text(void *ud, const char *text, size_t n) {
 
 static void add_number(void *ud, double number) { *(double *)ud = *(double *)ud * 10 + number; }
 
+/* Whole numbers times scales and least values, row by row, are what the array has. */
+static void check_groups(tn_ctx *ctx, const tn_io_gguf_tensor *w, const float *want) {
+    static int8_t n[COLUMNS];
+    static float scale[COLUMNS], least[COLUMNS];
+    tn_io_gguf_groups g = tn_io_gguf_groups_of(w->type);
+    if (w->type == TN_GGUF_F32 || w->type == TN_GGUF_F16 || w->type == TN_GGUF_BF16) {
+        assert_int_equal(g.group, 0);
+        assert_fails(ctx, tn_io_gguf_read_groups(ctx, w, 0, COLUMNS, n, scale, least), TN_ERR_INVAL, "not in groups", "plain");
+        return;
+    }
+    for (size_t r = 0; r < ROWS; r++) {
+        memset(least, 0, sizeof least);
+        assert_int_equal(tn_io_gguf_read_groups(ctx, w, r * COLUMNS, COLUMNS, n, scale, g.has_least ? least : NULL), TN_OK);
+        for (int k = 0; k < COLUMNS; k++) {
+            assert_true(scale[k / g.group] * (float)n[k] + least[k / g.group] == want[r * COLUMNS + (size_t)k]);
+            assert_true(g.bits == 8 || (g.has_least ? n[k] >= 0 && n[k] <= 15 : n[k] >= -8 && n[k] <= 7));
+        }
+    }
+    assert_fails(ctx, tn_io_gguf_read_groups(ctx, w, 1, COLUMNS, n, scale, least), TN_ERR_INVAL, "in blocks of", "odd");
+    assert_fails(ctx, tn_io_gguf_read_groups(ctx, w, ROWS * COLUMNS, COLUMNS, n, scale, least), TN_ERR_INVAL, "from", "behind");
+}
+
 static void test_types(void **state) {
     (void)state;
     tn_ctx *ctx = tn_ctx_new(NULL);
@@ -192,6 +214,7 @@ static void test_types(void **state) {
         for (int k = 0; k < ROWS * COLUMNS; k++)
             if (!(fabs((double)got[k] - want[k]) <= 1e-6 * (1 + fabs(want[k])) * 64))
                 fail_msg("%s[%d]: %g, not %g", types[i].name, k, (double)got[k], want[k]);
+        check_groups(ctx, w, got);
         float three[3];
         assert_int_equal(tn_io_gguf_read(ctx, v, three, 3), TN_OK);
         assert_true(three[0] == 7 && three[2] == 9);

@@ -350,22 +350,33 @@ static void test_swiglu(void **state) {
     tn_session_free(s), tn_program_free(p), tn_graph_free(g);
 }
 
-/* Weights of 8 or 4 bits by groups: the logits of the weights that they stand for. */
-static void quantised(tn_nn_lm_opts o, int bits) {
+/* A model in which neighbouring matrices differ: odd lengths of names have groups of 2 and 8 bits. */
+static tn_nn_lm_matrix form_of(void *ud, const char *name) {
+    const tn_nn_lm_matrix *f = ud;
+    return strlen(name) % 2 && f->has_least > 1 ? (tn_nn_lm_matrix){ .group = 2, .has_least = 1 } : *f;
+}
+
+/* Weights of 8 or 4 bits by groups: the logits of the weights that they stand for. least: with least values; 2: and matrices
+ * differ. */
+static void quantised(tn_nn_lm_opts o, int bits_of_all, int with_least) {
+    tn_nn_lm_matrix all = { .group = 4, .bits = bits_of_all, .has_least = with_least };
     tn_graph *g = tn_graph_new(ctx, "narrow"), *h = tn_graph_new(ctx, "wide");
     tn_output(tn_nn_lm(tn_input(h, "tokens", TN_I32, TN_DIMS(2, T)), o), "logits");
-    o.group = 4, o.bits = bits;
+    if (with_least)
+        o.matrix = form_of, o.matrix_ud = &all;
+    else
+        o.group = 4, o.bits = bits_of_all;
     tn_output(tn_nn_lm(tn_input(g, "tokens", TN_I32, TN_DIMS(2, T)), o), "logits");
     tn_program *p, *q;
     tn_session *narrow = compiled(g, &p), *full = compiled(h, &q);
     randomise(full, 3);
-    static float w[MOST], scale[MOST], got[2][T][13], want[2][T][13];
+    static float w[MOST], scale[MOST], least[MOST], got[2][T][13], want[2][T][13];
     static int8_t n[MOST];
     rng r = rng_make(6);
     int matrices = 0;
     for (int i = 0; i < tn_session_n_states(full); i++) {
         const char *name;
-        char of_scale[128];
+        char part[128];
         tn_dtype t, narrow_t = TN_F32;
         tn_shape shape, scales;
         need(tn_session_state(full, i, &name, &t, &shape));
@@ -380,22 +391,29 @@ static void quantised(tn_nn_lm_opts o, int bits) {
             need(tn_session_set(narrow, name, w, (size_t)count * sizeof *w));
             continue;
         }
+        tn_nn_lm_matrix f = with_least ? form_of(&all, name) : all;
+        int64_t group = f.group, below = f.bits == 4 ? f.has_least ? 0 : -8 : -127;
         bool across = o.kind == TN_NN_LLAMA || !strcmp(name, "wte.weight");
-        for (int64_t k = 0; k < count / 4; k++) scale[k] = (float)rng_range(&r, 0.001, 0.005);
+        for (int64_t k = 0; k < count / group; k++) {
+            scale[k] = (float)rng_range(&r, 0.001, 0.005) * (f.bits == 4 ? 16 : 1);
+            least[k] = f.has_least ? (float)rng_range(&r, -0.2, 0.2) : 0;
+        }
         for (int64_t k = 0; k < count; k++) {
             int64_t row = k / shape.dim[1], column = k % shape.dim[1];
-            n[k] = (int8_t)(bits == 4 ? rng_between(&r, -8, 7) : rng_between(&r, -127, 127));
-            w[k] = (float)n[k] * scale[across ? k / 4 : row / 4 * shape.dim[1] + column] * (bits == 4 ? 16 : 1);
+            int64_t at = across ? k / group : row / group * shape.dim[1] + column;
+            n[k] = (int8_t)rng_between(&r, below, f.bits == 4 ? below + 15 : 127);
+            w[k] = (float)n[k] * scale[at] + least[at];
         }
-        for (int64_t k = 0; k < count / 4 && bits == 4; k++) scale[k] *= 16;
-        int64_t apart = across ? 1 : shape.dim[1], pairs = bits == 4 ? count / 2 : 0; /* of neighbouring inputs */
+        int64_t apart = across ? 1 : shape.dim[1], pairs = f.bits == 4 ? count / 2 : 0; /* of neighbouring inputs */
         for (int64_t k = 0; k < pairs; k++) {
             int64_t low = k / (2 * apart) * 4 * apart + k % (2 * apart);
-            n[k] = (int8_t)(uint8_t)((n[low] + 8) | (n[low + 2 * apart] + 8) << 4);
+            n[k] = (int8_t)(uint8_t)((n[low] - below) | (n[low + 2 * apart] - below) << 4);
         }
-        snprintf(of_scale, sizeof of_scale, "%s_scale", name);
-        need(tn_session_set(narrow, name, n, (size_t)(bits == 4 ? count / 2 : count)));
-        need(tn_session_set(narrow, of_scale, scale, (size_t)count));
+        need(tn_session_set(narrow, name, n, (size_t)(f.bits == 4 ? count / 2 : count)));
+        snprintf(part, sizeof part, "%s_scale", name);
+        need(tn_session_set(narrow, part, scale, (size_t)(count / group) * sizeof *scale));
+        snprintf(part, sizeof part, "%s_least", name);
+        if (f.has_least) need(tn_session_set(narrow, part, least, (size_t)(count / group) * sizeof *least));
         need(tn_session_set(full, name, w, (size_t)count * sizeof *w));
         matrices++;
     }
@@ -411,9 +429,11 @@ static void quantised(tn_nn_lm_opts o, int bits) {
 }
 static void test_quantised(void **state) {
     (void)state;
-    quantised(gpt2, 8), quantised(gpt2, 4);
-    quantised(llama, 8), quantised(llama, 4);
-    for (size_t i = 0; i < 3; i++) quantised(*relatives[i], i % 2 ? 4 : 8);
+    for (int least = 0; least < 3; least++) {
+        quantised(gpt2, 8, least), quantised(gpt2, 4, least);
+        quantised(llama, 8, least), quantised(llama, 4, least);
+    }
+    for (size_t i = 0; i < 3; i++) quantised(*relatives[i], i % 2 ? 4 : 8, (int)i % 2);
 }
 
 /* Weights of 16 bits: the logits of a model of f32 that has the same values; no gradients. */
