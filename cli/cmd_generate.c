@@ -58,7 +58,7 @@ static tn_session *open_session(const writer *w, int64_t tokens, bool logits, in
     tn_graph *g = tn_graph_new(cli_ctx(c), "generate");
     tn_tensor in = tn_input(g, "tokens", TN_I32, TN_DIMS(1, tokens)), start = tn_input(g, "start", TN_I64, TN_SCALAR);
     tn_nn_lm_opts lm = w->k.model;
-    lm.span = span;
+    lm.span = span, lm.given = 1;
     tn_tensor y = tn_nn_lm_cached(in, start, lm);
     if (logits || tn_graph_status(g)) tn_output(tn_cast(y, TN_F32), "logits");
     cli_need(c, tn_compile(g, &o, p));

@@ -33,17 +33,19 @@ static tn_tensor made(lm *m, const char *full) {
         if (!strcmp(tn_tensor_name(tn_graph_state(m->g, i)), full)) return tn_graph_state(m->g, i);
     return (tn_tensor){ m->g, 0 };
 }
-static tn_tensor param(lm *m, const char *name, tn_shape shape, nn_init init, double scale) {
-    char full[MAX_FULL];
-    full_name(m, name, full);
-    tn_tensor x = made(m, full);
-    return x.id ? tn_cast(x, m->o.dtype) : nn_param_as(m->g, m->o.dtype, full, shape, init, scale);
-}
 static tn_tensor state(lm *m, const char *name, tn_dtype t, tn_shape shape) {
     char full[MAX_FULL];
     full_name(m, name, full);
     tn_tensor x = made(m, full);
     return x.id ? x : tn_state(m->g, full, t, shape, NULL);
+}
+
+static tn_tensor param(lm *m, const char *name, tn_shape shape, nn_init init, double scale) {
+    char full[MAX_FULL];
+    full_name(m, name, full);
+    if (m->o.given) return tn_cast(state(m, name, TN_F32, shape), m->o.dtype);
+    tn_tensor x = made(m, full);
+    return x.id ? tn_cast(x, m->o.dtype) : nn_param_as(m->g, m->o.dtype, full, shape, init, scale);
 }
 
 /* How the matrix lies; poisoned, where inputs are no whole groups. */

@@ -305,6 +305,9 @@ typedef struct {
     /* Where it is not NULL: how the matrix (or table of tokens) of that name lies, instead of group, bits and weights. */
     tn_nn_lm_matrix (*matrix)(void *ud, const char *name);
     void *matrix_ud;
+    /* 1: parameters are states without initial values, which a session gets before it runs: nothing is drawn at random, and the
+     * program has no values of its own beside the session's. */
+    int given;
     int recompute; /* 1: gradients compute each block again, from what goes into it (tn_checkpoint) */
     int64_t
         span; /* of tn_nn_lm_cached: only so many positions of the cache are looked at; start + T is at most that. 0 = all */

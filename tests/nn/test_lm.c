@@ -363,7 +363,7 @@ static void quantised(tn_nn_lm_opts o, int bits_of_all, int with_least) {
     tn_graph *g = tn_graph_new(ctx, "narrow"), *h = tn_graph_new(ctx, "wide");
     tn_output(tn_nn_lm(tn_input(h, "tokens", TN_I32, TN_DIMS(2, T)), o), "logits");
     if (with_least)
-        o.matrix = form_of, o.matrix_ud = &all;
+        o.matrix = form_of, o.matrix_ud = &all, o.given = with_least > 1;
     else
         o.group = 4, o.bits = bits_of_all;
     tn_output(tn_nn_lm(tn_input(g, "tokens", TN_I32, TN_DIMS(2, T)), o), "logits");
