@@ -253,23 +253,35 @@ static bool is_shared_number(const sched *s, val v, const int_list *groups) {
     return shared;
 }
 
-/* v is computed from that value, constants and small ones alone, in few steps. */
+/* v is computed from that value, constants and small ones alone, by few operations. */
 static bool is_computed_from(const sched *s, val v, val from) {
-    for (int steps = 0; steps < NEAR && v != from; steps++) {
-        const node *n = graph_get(s->g, v);
-        val large = 0;
-        if (s->place[v] != PLACE_NONE || (!op_is_elementwise((op_code)n->op) && !is_cast(n))) return false;
+    val open[NEAR + 1] = { v };
+    int n_open = v != from;
+    bool found = v == from;
+    for (int at = 0; at < n_open; at++) {
+        const node *n = graph_get(s->g, open[at]);
+        if (s->place[open[at]] != PLACE_NONE || (!op_is_elementwise((op_code)n->op) && !is_cast(n))) return false;
         for (int i = 0; i < n->n_in; i++) {
             val x = n->in[i];
-            bool constant = s->place[x] == PLACE_EVERYWHERE && !graph_get(s->g, x)->n_in;
-            if (x == large || constant || is_small(s, x, graph_elems(s->g, v))) continue;
-            if (large) return false;
-            large = x;
+            bool known = x == from || (s->place[x] == PLACE_EVERYWHERE && !graph_get(s->g, x)->n_in) ||
+                         is_small(s, x, graph_elems(s->g, open[at]));
+            found |= x == from;
+            for (int k = 0; k < n_open; k++) known |= open[k] == x;
+            if (known) continue;
+            if (n_open > NEAR) return false;
+            open[n_open++] = x;
         }
-        if (!large) return false;
-        v = large;
     }
-    return v == from;
+    return found;
+}
+
+/* Another operand of n is computed from operand i: f(x) beside x loads x alone. */
+static bool is_loaded_beside(const sched *s, const node *n, int i) {
+    for (int k = 0; k < n->n_in; k++) {
+        val x = n->in[k];
+        if (x != n->in[i] && s->place[x] == PLACE_NONE && is_computed_from(s, x, n->in[i])) return true;
+    }
+    return false;
 }
 
 /* Views, and at level 3 values that cost no more to compute than to load: one operand in memory, little arithmetic. A small
@@ -292,7 +304,7 @@ static bool cheap_everywhere(sched *s, val v, const int_list *groups) {
             small = true;
             continue;
         }
-        if (n->n_in == 2 && n->in[!i] != n->in[i] && is_computed_from(s, n->in[!i], n->in[i])) continue; /* x f(x) loads x */
+        if (is_loaded_beside(s, n, i)) continue;
         loads++;
         anyway = in_memory_anyway(s, n->in[i]);
         if (dtype_size((tn_dtype)graph_get(s->g, n->in[i])->dtype) > dtype_size((tn_dtype)n->dtype) * 4) return false;

@@ -81,6 +81,18 @@ ARENA_TEST(test_function_behind_contraction) {
     assert_int_equal(written(compile(a, text), TN_BF16), 3 * 2048 * 1024 + 2048 * 256);
 }
 
+/* So does a selection of the value or a bound: both its operands are computed from one value. */
+ARENA_TEST(test_bounded_function_behind_contraction) {
+    const char *text =
+        "graph @g(u bf16[2048,512], w bf16[512,1024], d bf16[2048,512], v bf16[512,1024]) {\n"
+        " %1 = dot u, w contract=[1]x[0] bf16[2048,1024]\n %2 = mul %1, %1\n %3 = lt %2, 100.0 bool[2048,1024]\n"
+        " %4 = select %3, %2, 100.0 bf16[2048,1024]\n %5 = add %4, 1.0\n %6 = mul %1, %5\n %7 = tanh %6\n %8 = mul %1, %7\n"
+        " %9 = dot d, v contract=[1]x[0] bf16[2048,1024]\n %10 = mul %7, %7\n %11 = sub 1.0, %10\n %12 = mul %9, %11\n"
+        " %13 = mul %12, %5\n %14 = mul %12, %1\n %15 = select %3, %14, 0.0 bf16[2048,1024]\n %16 = add %13, %15\n"
+        " return %8 as \"y\", %16 as \"g\"\n}";
+    assert_int_equal(written(compile(a, text), TN_BF16), 3 * 2048 * 1024);
+}
+
 /* A gradient that two ways bring: of a table that is read (parts of a sum), and that makes the logits (a contraction). */
 ARENA_TEST(test_contraction_and_sum) {
     const char *text =
@@ -123,6 +135,7 @@ int main(void) {
                                         cmocka_unit_test(test_squares),
                                         cmocka_unit_test(test_squares_beside_contractions),
                                         cmocka_unit_test(test_function_behind_contraction),
+                                        cmocka_unit_test(test_bounded_function_behind_contraction),
                                         cmocka_unit_test(test_contraction_and_sum),
                                         cmocka_unit_test(test_results_behind_contraction),
                                         cmocka_unit_test(test_shared_number) };
