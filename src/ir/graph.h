@@ -57,6 +57,10 @@ typedef struct op_info {
 } op_info;
 const op_info *op_get(op_code op);
 op_code op_find(const char *name); /* OP_NIL when there is none */
+/* Functions with an error of their own, and sums, which may take a product before it is rounded: what kalu may say of. */
+static inline bool op_is_approximable(op_code op) {
+    return op == OP_add || op == OP_sub || (op_get(op)->cls == CL_FLT && op_get(op)->ulp > 0.5);
+}
 static inline bool op_is_elementwise(op_code op) { return op_get(op)->cls >= CL_FLT && op_get(op)->cls <= CL_ANY; }
 static inline bool op_is_scatter(op_code op) { return op_get(op)->cls == CL_SCATTER; }
 static inline bool op_is_move(op_code op) { return op_get(op)->cls == CL_MOVE; }

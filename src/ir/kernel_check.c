@@ -285,7 +285,7 @@ static void check_alu(checker *c, reg r, const kins *in) {
                 dtype_name((tn_dtype)in->dtype));
     for (int i = 0; i < op->arity; i++)
         check_operand(c, r, operand[i], in->alu == OP_select && i == 0 ? TN_I32 : (tn_dtype)in->src, in->lanes, "operand");
-    if (in->mode && (in->mode > ALU_COARSE || in->dtype != TN_F32 || op->cls != CL_FLT || op->ulp <= 0.5))
+    if (in->mode && (in->mode > ALU_COARSE || in->dtype != TN_F32 || !op_is_approximable((op_code)in->alu)))
         problem(c, r, "approximate %s of %s is the same", op->name, dtype_name((tn_dtype)in->dtype));
 }
 

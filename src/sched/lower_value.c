@@ -291,10 +291,9 @@ static reg finish_gather(lower *w, const task *t) {
     return r;
 }
 
-/* Functions with an error of their own need no more of f32 than their results keep. */
+/* Functions with an error of their own need no more of f32 than their results keep; sums may take a product unrounded. */
 static kalu precision_of(const node *n) {
-    if (!dtype_is_narrow_float(n->dtype) || op_get((op_code)n->op)->cls != CL_FLT || op_get((op_code)n->op)->ulp <= 0.5)
-        return ALU_PLAIN;
+    if (!dtype_is_narrow_float(n->dtype) || !op_is_approximable((op_code)n->op)) return ALU_PLAIN;
     return n->dtype == TN_BF16 ? ALU_COARSE : ALU_APPROXIMATE;
 }
 

@@ -836,14 +836,41 @@ ARENA_TEST(test_approximate) {
     }
 }
 
+/* There a sum that will be rounded to 16 bits takes a product unrounded, whichever operand it is; others round both. */
+ARENA_TEST(test_contracted) {
+    static const char *const sums[][2] = {
+        { "add %2, %3", "= v2 + v3;" },
+        { "sub %3, %2", "= v3 - v2;" },
+        { "add %2, %3 approximate", "= __fmaf_rn(v2, v2, v2);" },
+        { "add %3, %2 coarse", "= __fmaf_rn(v2, v2, v2);" },
+        { "sub %2, %3 approximate", "= __fmaf_rn(-v2, v2, v2);" },
+        { "sub %3, %2 coarse", "= __fmaf_rn(v2, v2, -v2);" },
+        { "sub %2, %2 coarse", "= v2 - v2;" },
+    };
+    for (size_t i = 0; i < COUNT_OF(sums); i++) {
+        const char *text =
+            arena_printf(a,
+                         "kernel @k(b0 in f32[8], b1 out f32[8]) tiled blocks 1 threads 8 {\n var i = 8\n"
+                         " loop i = 0 .. 8 step 1 block-threads\n %%2 = load b0[i]  f32\n %%3 = mul %%2, %%2  f32\n"
+                         " %%4 = %s  f32\n store b1[i], %%4  f32\n end\n}",
+                         sums[i][0]);
+        plan p = { .a = a };
+        VEC_PUSH(a, &p.kernels, (pkernel){ .k = kernel_parse(a, text, strlen(text), "t") });
+        str cuda;
+        str_init(&cuda, a);
+        emit_gpu(&p, GPU_CUDA, &cuda);
+        assert_non_null(strstr(cuda.s, sums[i][1]));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_problems), cmocka_unit_test(test_large),        cmocka_unit_test(test_tiles_apart),
-        cmocka_unit_test(test_tiles),    cmocka_unit_test(test_approximate),  cmocka_unit_test(test_clusters),
-        cmocka_unit_test(test_carried),  cmocka_unit_test(test_never_full),   cmocka_unit_test(test_accesses),
-        cmocka_unit_test(test_parting),  cmocka_unit_test(test_reduced),      cmocka_unit_test(test_texts),
-        cmocka_unit_test(test_tiles),    cmocka_unit_test(test_across),       cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_scatter),  cmocka_unit_test(test_random_graphs)
+        cmocka_unit_test(test_problems), cmocka_unit_test(test_large),       cmocka_unit_test(test_tiles_apart),
+        cmocka_unit_test(test_tiles),    cmocka_unit_test(test_approximate), cmocka_unit_test(test_contracted),
+        cmocka_unit_test(test_clusters), cmocka_unit_test(test_carried),     cmocka_unit_test(test_never_full),
+        cmocka_unit_test(test_accesses), cmocka_unit_test(test_parting),     cmocka_unit_test(test_reduced),
+        cmocka_unit_test(test_texts),    cmocka_unit_test(test_tiles),       cmocka_unit_test(test_across),
+        cmocka_unit_test(test_rows),     cmocka_unit_test(test_scatter),     cmocka_unit_test(test_random_graphs)
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

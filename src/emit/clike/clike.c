@@ -534,6 +534,26 @@ static const char *approximate_name(const clike_language *l, const kins *in) {
     return NULL;
 }
 
+/* The operand of an approximate sum that is a product, to be rounded with the sum; 0: none. */
+static int product_operand(const clike *e, const kins *in) {
+    reg operand[3] = { 0, in->a, in->b };
+    if (!e->l->contracts || !in->mode || (in->alu != OP_add && in->alu != OP_sub)) return 0;
+    for (int i = 2; i > 0; i--) {
+        const kins *product = &e->k->ins.at[operand[i]];
+        if (product->op == K_ALU && product->alu == OP_mul && product->lanes == in->lanes) return i;
+    }
+    return 0;
+}
+
+static void print_contracted(clike *e, const kins *in, int side) {
+    const kins *product = &e->k->ins.at[side == 1 ? in->a : in->b];
+    bool minus = in->alu == OP_sub;
+    str_addf(e->out, "%s(%s", e->l->fma[0], minus && side == 2 ? "-" : "");
+    clike_register(e, product->a), str_add(e->out, ", ");
+    clike_register(e, product->b), str_add(e->out, minus && side == 1 ? ", -" : ", ");
+    clike_register(e, side == 1 ? in->b : in->a), str_add(e->out, ")");
+}
+
 static void print_loop(clike *e, const kins *in, reg r) {
     if (in->par >= PAR_GRID_THREADS) {
         print_bound(e, in, r);
@@ -685,6 +705,11 @@ static void print_instruction(clike *e, reg r) {
             str_addf(e->out, "%s(", approximate);
             clike_register(e, in->a);
             str_add(e->out, ")");
+            break;
+        }
+        int side = product_operand(e, in);
+        if (side) {
+            print_contracted(e, in, side);
             break;
         }
         print_alu_value(e, (op_code)in->alu, (tn_dtype)in->src, width(e, in), ops, op_get((op_code)in->alu)->arity);

@@ -39,6 +39,7 @@ typedef struct clike_language {
         op_code op;
         const char *name, *coarse; /* coarse: to bf16 */
     } approximate[3];
+    bool contracts;      /* a product and a sum whose result is rounded to 16 bits are one instruction */
     const char *apart;   /* function: an f32 as it is, in a register that others need not lie beside; NULL: there is none */
     const char *shuffle; /* printf, value: that of the thread of 32 whose number differs by bit h; NULL: there is none */
     const char *least32; /* printf, value: the smallest i32 of each 32 threads; NULL: by shuffles */

@@ -207,6 +207,7 @@ const clike_language clike_cuda = {
     .extreme = { "max_nan", "min_nan" },
     .pack_bf16 = "pack_bf16",
     .approximate = { { OP_exp, "approximate_exp", "approximate_exp" }, { OP_tanh, "approximate_tanh", "coarse_tanh" } },
+    .contracts = true,
     .own = { { "TO_BF16", "return (int32_t)pack_bf16(x, 0.0f);" },
              { "TO_HALF", "uint16_t r; asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(r) : \"f\"(x)); return r;" },
              { "FROM_HALF", "float r; asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(r) : \"h\"((uint16_t)x)); return r;" },
