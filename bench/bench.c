@@ -33,6 +33,8 @@ static const struct {
     { "large", "model", NULL },
     { "largest", "memory dynamic", NULL },
     { "schedule", "gemm conv rows", NULL },
+    { "steps", "rnn", NULL },
+    { "layers", "rnn", NULL },
     { "cases", NULL, "modes ladder exp ulp machine models bytes" },
 };
 
@@ -100,7 +102,8 @@ static const cli_option options[] = {
       "modes: on: compiled before the timer; off: every kernel compiled again inside it, in each run or call (default "
       "on,off)" },
     { "device", 'd', "NAME",
-      "modes, ladder, gemm, conv, rows, train, compile, memory, exp, sum: cpu (default), cuda or opencl" },
+      "modes, ladder, gemm, conv, rows, train, compile, memory, exp, sum, control, dynamic, rnn, sort: cpu (default), cuda or "
+      "opencl" },
     { "dtype", 0, "NAME", "gemm: f32 (default), bf16, or i8: u8 times i8; models: f32, bf16 or f16" },
     { "trans", 0, "LIST", "gemm: nn (default), nt, tn, tt: whether x and w are given as their transposes" },
     { "bins", 0, "N", "ladder histogram: how many (default 64)" },
@@ -123,6 +126,8 @@ static const cli_option options[] = {
       "ulp: so many arguments, or pairs of them (default 1048576); model: kernels of random graphs; "
       "dynamic: sizes (default 20)" },
     { "largest", 0, "MIB", "memory: the largest footprint (default 256; 0: 16 KiB); dynamic: the largest length" },
+    { "steps", 0, "N", "rnn: the length of the sequences (default 128, training 64)" },
+    { "layers", 0, "N", "rnn: 1 or 2 (default 1, training 2)" },
     { "csv", 0, "FILE", "write the rows as CSV too" },
     { "svg", 0, "FILE", "write a log-log plot too (--plot is the same)" },
     { "plot", 0, "FILE", "write a log-log plot too" },

@@ -53,13 +53,20 @@ typedef struct job {
     tn_graph *graph;
     tn_program *program;
     tn_session *session;
-    float *y;
+    float *x, *y;
     double compile_us;
 } job;
 
 static void run_job(void *ud, int64_t times) {
     job *j = ud;
     for (int64_t i = 0; i < times; i++) cli_need(j->c, tn_session_run(j->session));
+}
+static double clock_job(void *ud, int64_t times) { /* on a device: without the transfers */
+    job *j = ud;
+    return device_seconds(j->c, j->session, &(tn_binding){ "x", j->x }, 1, times);
+}
+static stats_case case_of(const suite *s, job *j, const char *label) {
+    return (stats_case){ .run = run_job, .clock = s->device ? clock_job : NULL, .ud = j, .label = label };
 }
 
 static tn_shape shape_of(const network *net, int64_t batch, int64_t length) {
@@ -74,7 +81,7 @@ static int64_t results_of(const network *net, int64_t batch, int64_t length) {
 
 /* batch 0: of all sizes. */
 static job job_new(const suite *s, const network *net, int64_t batch, int64_t length, int threads, float *x) {
-    job j = { .c = s->c, .graph = tn_graph_new(cli_ctx(s->c), net->name) };
+    job j = { .c = s->c, .x = x, .graph = tn_graph_new(cli_ctx(s->c), net->name) };
     tn_graph_set_seed(j.graph, s->seed);
     int64_t most = batch ? results_of(net, batch, length) : results_of(net, BATCH, LENGTH);
     if (!batch) {
@@ -84,6 +91,7 @@ static job job_new(const suite *s, const network *net, int64_t batch, int64_t le
     tn_output(net->build(tn_input(j.graph, "x", TN_F32, shape_of(net, batch, length))), "y");
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
     o.threads = threads, o.no_cache = 1;
+    if (s->device) o.device = s->device, o.mode = TN_MODE_LOOP;
     double start = cli_seconds();
     cli_need(s->c, tn_compile(j.graph, &o, &j.program));
     j.compile_us = (cli_seconds() - start) * 1e6;
@@ -136,10 +144,10 @@ static void measure_size(suite *s, const network *net, job *one, int64_t batch, 
     cli_need(s->c, tn_bind_dim(one->session, "batch", batch));
     if (net->sequences) cli_need(s->c, tn_bind_dim(one->session, "length", length));
     bench_row r = row_empty();
-    r.work = "dynamic", r.name = net->name, r.variant = "one program", r.threads = threads, r.batch = batch;
+    r.work = "dynamic", r.name = net->name, r.variant = "one program", r.threads = threads, r.batch = batch,
+    r.device = s->device;
     if (net->sequences) r.size = length;
-    stats_case at[] = { { .run = run_job, .ud = one, .label = "one program" },
-                        { .run = run_job, .ud = &special, .label = "for these sizes" } };
+    stats_case at[] = { case_of(s, one, "one program"), case_of(s, &special, "for these sizes") };
     run_job(one, 1), run_job(&special, 1);
     check(s, net, one, &special, results_of(net, batch, length), x, &r);
     char label[96];
@@ -191,7 +199,6 @@ static double y_of(const bench_row *r) { return r->median_us > 0 ? r->specialise
 
 int bench_dynamic(cli *c) {
     suite s = suite_begin(c, "bench dynamic");
-    if (s.device) cli_usage(c, "bench dynamic runs on the CPU");
     s.note = "specialised_ratio: the time of a program for these sizes alone over that of one program for all";
     int n = (int)cli_int(c, "samples", 20, 2, 10000);
     int64_t most = cli_int(c, "largest", LENGTH, 1, LENGTH);

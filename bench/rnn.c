@@ -205,11 +205,15 @@ int bench_rnn(cli *c) {
     int64_t batch[8], units[8];
     int n = cli_text(c, "batch", NULL) ? cli_ints(c, "batch", NULL, batch, COUNT_OF(batch), 1, 4096) : 0;
     int m = cli_text(c, "sizes", NULL) ? cli_ints(c, "sizes", NULL, units, COUNT_OF(units), 1, 4096) : 0;
+    int64_t steps = cli_int(c, "steps", 0, 1, 4096), layers = cli_int(c, "layers", 0, 1, MOST_LAYERS);
     for (size_t i = 0; i < COUNT_OF(works); i++) {
         for (int u = 0; u < (m ? m : 1); u++) {
             recurrence r = works[i];
             if (m) r.units = units[u];
-            if (m) r.name = suite_text(&s, r.train ? "lstm training 2 x %d, T 64" : "lstm 1 x %d, T 128", (int)r.units);
+            if (steps) r.steps = steps;
+            if (layers) r.layers = layers;
+            r.name =
+                suite_text(&s, "lstm %s%d x %d, T %d", r.train ? "training " : "", (int)r.layers, (int)r.units, (int)r.steps);
             if (!n) measure(&s, &r, s.seed);
             for (int b = 0; b < n && i != 1; b++) r.batch = batch[b], measure(&s, &r, s.seed);
         }

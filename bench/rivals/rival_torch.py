@@ -1,5 +1,6 @@
 """PyTorch, eager (torch) and compiled (torch_compile): inference mode, channels last, oneDNN as built in; compiled with frozen
-weights."""
+weights. TENON_RIVAL_DEVICE=cuda: on the GPU, in full f32 (TENON_RIVAL_TF32=1: products of 19 bits); times are of work that
+has ended."""
 import os
 import shutil
 import tempfile
@@ -12,12 +13,18 @@ import torch.nn.functional as F
 from run import Never
 
 compiled = False
+device = os.environ.get("TENON_RIVAL_DEVICE", "cpu")
 
 
 def start(name, threads):
     global compiled
     compiled = name == "torch_compile"
     torch.set_num_threads(threads)
+    if device != "cpu":
+        exact = os.environ.get("TENON_RIVAL_TF32") != "1"
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = not exact
+        torch.zeros(1, device=device)
+        return f"{torch.__version__}, {torch.cuda.get_device_name()}"
     if compiled:
         if not (shutil.which("g++") or shutil.which("clang++")):
             raise RuntimeError("torch.compile needs a C++ compiler")
@@ -48,7 +55,12 @@ def fresh_model(f, constants):
 
 
 def tensor(a):
-    return torch.from_numpy(np.ascontiguousarray(a))
+    return torch.from_numpy(np.ascontiguousarray(a)).to(device)
+
+
+def wait():
+    if device != "cpu":
+        torch.cuda.synchronize()
 
 
 def images(a):
@@ -57,7 +69,7 @@ def images(a):
 
 def forward(work):
     """(function, operands, constants, how to bring results into the order of the reference)"""
-    same = lambda y: {"y": y.numpy()}
+    same = lambda y: {"y": y.cpu().numpy()}
     if work.kind == "gemm":
         f = lambda x, w, b: torch.relu(torch.addmm(b, x, w))
         linear = lambda x, w, b: torch.relu(F.linear(x, w, b))  # the layout a Linear layer keeps
@@ -72,10 +84,10 @@ def forward(work):
             def backward(x, w, dy):
                 return torch.ops.aten.convolution_backward(dy, x, w, None, stride, pad, [1, 1], False, [0, 0], work.groups, [True, True, False])[:2]
 
-            give = lambda g: {"dx": g[0].permute(0, 2, 3, 1).numpy(), "dw": g[1].permute(2, 3, 1, 0).numpy()}
+            give = lambda g: {"dx": g[0].permute(0, 2, 3, 1).cpu().numpy(), "dw": g[1].permute(2, 3, 1, 0).cpu().numpy()}
             return backward, [images(work.x), w, images(work.dy)], [], give
         f = lambda x, w, b: F.conv2d(x, w, b, stride=work.stride, padding=work.pad, groups=work.groups)
-        return f, [images(work.x)], [w, tensor(work.b)], lambda y: {"y": y.permute(0, 2, 3, 1).numpy()}
+        return f, [images(work.x)], [w, tensor(work.b)], lambda y: {"y": y.permute(0, 2, 3, 1).cpu().numpy()}
     if work.kind == "rows":
         def chain(x):
             a = torch.abs(1.25 * x + 0.5)
@@ -106,7 +118,7 @@ def forward(work):
 
 def lstm(work):
     """One bias of the two is zero and stays so."""
-    model = torch.nn.LSTM(work.units, work.units, work.layers)
+    model = torch.nn.LSTM(work.units, work.units, work.layers, device=device)
     with torch.no_grad():
         for i, (w_x, w_h, b) in enumerate(work.params):
             for name, value in (("weight_ih", w_x.T), ("weight_hh", w_h.T), ("bias_ih", b), ("bias_hh", 0 * b)):
@@ -127,6 +139,7 @@ class Forward:
         model, operands = self.model, self.operands
         for _ in range(times):
             model(*operands)
+        wait()
 
     def result(self):
         with torch.inference_mode():
@@ -176,9 +189,10 @@ class Train:
     def run(self, times):
         for _ in range(times):
             self.step()
+        wait()
 
     def result(self):
-        return {"loss1": self.losses[0], "loss2": self.losses[1]}
+        return {"loss1": self.losses[0].cpu(), "loss2": self.losses[1].cpu()}
 
 
 class TrainLstm(Train):
