@@ -846,14 +846,16 @@ ARENA_TEST(test_contracted) {
         { "sub %2, %3 approximate", "= __fmaf_rn(-v2, v2, v2);" },
         { "sub %3, %2 coarse", "= __fmaf_rn(v2, v2, -v2);" },
         { "sub %2, %2 coarse", "= v2 - v2;" },
+        { "mul %3, %3  f32\n %5 = add %3, %4 coarse", "= __fmaf_rn(v3, v3, v3);" },
+        { "mul %3, %3  f32\n %5 = add %4, %3 coarse", "= __fmaf_rn(v3, v3, v3);" },
     };
     for (size_t i = 0; i < COUNT_OF(sums); i++) {
         const char *text =
             arena_printf(a,
                          "kernel @k(b0 in f32[8], b1 out f32[8]) tiled blocks 1 threads 8 {\n var i = 8\n"
                          " loop i = 0 .. 8 step 1 block-threads\n %%2 = load b0[i]  f32\n %%3 = mul %%2, %%2  f32\n"
-                         " %%4 = %s  f32\n store b1[i], %%4  f32\n end\n}",
-                         sums[i][0]);
+                         " %%4 = %s  f32\n store b1[i], %%%d  f32\n end\n}",
+                         sums[i][0], i < 7 ? 4 : 5);
         plan p = { .a = a };
         VEC_PUSH(a, &p.kernels, (pkernel){ .k = kernel_parse(a, text, strlen(text), "t") });
         str cuda;

@@ -534,15 +534,27 @@ static const char *approximate_name(const clike_language *l, const kins *in) {
     return NULL;
 }
 
-/* The operand of an approximate sum that is a product, to be rounded with the sum; 0: none. */
+static bool is_used_once(const clike *e, reg r) {
+    int uses = 0;
+    for (reg i = r + 1; i < (reg)e->k->ins.n && uses < 2; i++) {
+        const kins *user = &e->k->ins.at[i];
+        uses += (user->a == r) + (user->b == r) + (user->c == r) + (user->dyn == r);
+    }
+    return uses < 2;
+}
+
+/* The operand of an approximate sum that is a product, to be rounded with the sum; 0: none. Of two that which nothing else
+ * uses: it need not be computed then. */
 static int product_operand(const clike *e, const kins *in) {
     reg operand[3] = { 0, in->a, in->b };
+    int side = 0;
     if (!e->l->contracts || !in->mode || (in->alu != OP_add && in->alu != OP_sub)) return 0;
-    for (int i = 2; i > 0; i--) {
+    for (int i = 1; i <= 2; i++) {
         const kins *product = &e->k->ins.at[operand[i]];
-        if (product->op == K_ALU && product->alu == OP_mul && product->lanes == in->lanes) return i;
+        bool is_product = product->op == K_ALU && product->alu == OP_mul && product->lanes == in->lanes;
+        if (is_product && (!side || !is_used_once(e, operand[side]))) side = i;
     }
-    return 0;
+    return side;
 }
 
 static void print_contracted(clike *e, const kins *in, int side) {
