@@ -48,8 +48,9 @@ static void show(writer *w, int32_t id) {
     fflush(stdout);
 }
 
-/* A session that reads `tokens` of them at once; with logits, or the cache alone, of which it looks at so many positions. */
-static tn_session *open_session(const writer *w, int64_t tokens, bool logits, int64_t span, tn_program **p) {
+/* A session that reads `tokens` of them at once; with logits, or the cache alone, of which it looks at so many positions. It
+ * has the weights that w->s has, where these lie as its program can read them. */
+static tn_session *open_session(const writer *w, int64_t tokens, bool logits, int64_t span, bool shares, tn_program **p) {
     cli *c = w->c;
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
     tn_session *s;
@@ -61,7 +62,14 @@ static tn_session *open_session(const writer *w, int64_t tokens, bool logits, in
     lm.span = span, lm.given = 1;
     tn_tensor y = tn_nn_lm_cached(in, start, lm);
     if (logits || tn_graph_status(g)) tn_output(tn_cast(y, TN_F32), "logits");
+    o.no_panels = shares;
     cli_need(c, tn_compile(g, &o, p));
+    if (shares) {
+        tn_graph_free(g);
+        if (!tn_session_new_sharing(*p, w->s, &s)) return s;
+        tn_program_free(*p);
+        return open_session(w, tokens, logits, span, false, p);
+    }
     cli_need(c, tn_session_new(*p, &s));
     if (w->file)
         lm_gguf_weights(w->file, s);
@@ -77,7 +85,7 @@ static void read_chunks(writer *w, size_t n_prompt) {
     tn_program *p;
     if (chunk < 2 || (int64_t)n_prompt > w->positions || (int64_t)n_prompt <= chunk) return;
     int64_t span = (int64_t)(n_prompt - 1) / chunk * chunk;
-    tn_session *s = open_session(w, chunk, false, span, &p);
+    tn_session *s = open_session(w, chunk, false, span, true, &p);
     for (; w->start + chunk < (int64_t)n_prompt; w->start += chunk)
         cli_need(w->c, tn_run(s, TN_BIND({ "tokens", &w->ids[w->start] }, { "start", &w->start })));
     int n;
@@ -149,7 +157,7 @@ static void open_model(writer *w) {
     if (w->k.model.positions < 2) cli_fail(c, "%s: a model with %lld positions", path, (long long)w->k.model.positions);
     w->positions = w->k.model.positions, w->k.model.dropout = 0;
     w->logits = cli_alloc((size_t)w->k.model.vocab * sizeof *w->logits);
-    w->s = open_session(w, 1, true, 0, &w->p);
+    w->s = open_session(w, 1, true, 0, false, &w->p);
 }
 
 static void close_model(writer *w) {

@@ -188,7 +188,36 @@ tn_status tn_session_new(tn_program *p, tn_session **out) {
     if (!out) return program_fail(p, TN_ERR_INVAL, "tn_session_new: out_session is NULL");
     *out = NULL;
     err e;
-    tn_status code = session_new(p, out, &e);
+    tn_status code = session_new(p, NULL, out, &e);
+    return code ? ctx_report(p->ctx, &e) : TN_OK;
+}
+
+/* Whether states that no run changes are the same in two programs, in the same places. */
+static bool lie_alike(const tn_program *p, const tn_program *q) {
+    bool alike = p->n_states == q->n_states && p->plan->shared_bytes == q->plan->shared_bytes;
+    for (int i = 0; alike && i < p->n_states; i++) {
+        const pbuf *a = &p->plan->bufs.at[p->states[i].buf], *b = &q->plan->bufs.at[q->states[i].buf];
+        alike = a->slot == b->slot && !strcmp(p->states[i].name, q->states[i].name);
+        if (alike && a->slot == SLOT_SHARED)
+            alike = a->dtype == b->dtype && a->offset == b->offset && a->bytes == b->bytes && !a->next_panels &&
+                    !b->next_panels && (a->panels ? b->panels && kpanels_equal(a->panels, b->panels) : !b->panels);
+    }
+    return alike;
+}
+
+tn_status tn_session_new_sharing(tn_program *p, const tn_session *from, tn_session **out) {
+    if (out) *out = NULL;
+    if (!p) return TN_ERR_INVAL;
+    if (!out || !from) return program_fail(p, TN_ERR_INVAL, "tn_session_new_sharing: %s is NULL", out ? "from" : "out_session");
+    const tn_program *q = from->p;
+    if (p->ctx != q->ctx || p->dev != q->dev || p->opts.mode == TN_MODE_IMMEDIATE || from->imm || !from->own_states ||
+        !lie_alike(p, q))
+        return program_fail(
+            p, TN_ERR_UNSUPPORTED,
+            "tn_session_new_sharing: the states that no run changes are not the same, do not lie in the same way, "
+            "or the other session has none of its own");
+    err e;
+    tn_status code = session_new(p, from, out, &e);
     return code ? ctx_report(p->ctx, &e) : TN_OK;
 }
 void tn_session_free(tn_session *s) { session_free(s); }
@@ -364,6 +393,10 @@ tn_status tn_session_copy_state(tn_session *to, const tn_session *from, int *out
         tn_shape sa, sb;
         if (j < 0 || tn_session_state(to, i, NULL, &ta, &sa) || tn_session_state(from, j, NULL, &tb, &sb)) continue;
         if (ta != tb || sa.rank != sb.rank || memcmp(sa.dim, sb.dim, sizeof(int64_t) * (size_t)sa.rank)) continue;
+        if (!to->imm && to->shared && to->shared == from->shared && drive_is_shared(to->p, i)) { /* there already */
+            n++;
+            continue;
+        }
         size_t bytes = tn_dtype_size(ta);
         for (int d = 0; d < sa.rank; d++) bytes *= (size_t)sa.dim[d];
         void *tmp = mem_alloc(to->p->ctx->mem, bytes);

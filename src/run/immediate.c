@@ -139,7 +139,7 @@ static tn_status compile_op(immediate *im, const graph *g, val v, op_entry *e) {
         im->stats.compile_seconds += e->p->stats.compile_seconds;
         im->stats.build_seconds += e->p->stats.build_seconds;
         im->stats.cache_hits += e->p->stats.cache_hits, im->stats.cache_misses += e->p->stats.cache_misses;
-        code = session_open(e->p, im->queues, &e->s, im->err);
+        code = session_open(e->p, im->queues, NULL, &e->s, im->err);
     }
     if (code) drop(e);
     arena_fini(&a);

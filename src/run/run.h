@@ -44,13 +44,14 @@ struct tn_session {
 };
 
 /* run.c: sessions of any program. */
-tn_status session_new(tn_program *p, tn_session **out, err *e);
+tn_status session_new(tn_program *p, const tn_session *from, tn_session **out,
+                      err *e); /* from: it shares its states; or NULL */
 void session_free(tn_session *s);
 tn_status session_run(tn_session *s, int64_t steps);
 
 /* session.c: of compiled programs. bare: without memory for inputs and outputs, which are bound to buffers of the caller. */
-tn_status session_open(tn_program *p, bool bare, tn_session **out, err *e);
-tn_status session_shell(tn_program *p, bool bare, tn_session **out, err *e); /* its slots alone */
+tn_status session_open(tn_program *p, bool bare, const tn_session *from, tn_session **out, err *e);
+tn_status session_shell(tn_program *p, bool bare, const tn_session *from, tn_session **out, err *e); /* its slots alone */
 void session_close(tn_session *s);
 tn_status session_submit(tn_session *s, int64_t steps);
 /* A list of what a run does, with the session's memory bound: every kernel a launch of its own, or what the program has

@@ -199,7 +199,7 @@ static tn_status check_room(tn_session *s, bool bare) {
     size_t io = 0;
     if (p->opts.mode == TN_MODE_IMMEDIATE) return TN_OK;
     for (int i = 0; i < p->n_io && !bare; i++) io += (size_t)p->io[i].bytes;
-    int64_t state = p->plan->state_bytes + (p->shared ? 0 : p->plan->shared_bytes);
+    int64_t state = p->plan->state_bytes + (p->shared || s->own_states ? 0 : p->plan->shared_bytes);
     return drive_check_room(p, (size_t)p->plan->temp_bytes, (size_t)state, io, &s->err);
 }
 
@@ -210,7 +210,7 @@ static tn_status take_arenas(tn_session *s) {
     if (!code) code = api->alloc(p->dev, (size_t)p->plan->state_bytes, &s->state, &s->err);
     if (!code) code = api->alloc(p->dev, p->scratch, &s->scratch, &s->err);
     if (!code && s->grids) code = api->alloc(p->dev, 8 * (size_t)p->plan->params->at.n, &s->params, &s->err);
-    return code ? code : session_first_states(s);
+    return code || s->own_states ? code : session_first_states(s);
 }
 
 void session_close(tn_session *s) {
@@ -246,10 +246,11 @@ void session_close(tn_session *s) {
     mem_free(m, s, sizeof *s);
 }
 
-tn_status session_shell(tn_program *p, bool bare, tn_session **out, err *e) {
+tn_status session_shell(tn_program *p, bool bare, const tn_session *from, tn_session **out, err *e) {
     tn_session *s = mem_alloc(p->ctx->mem, sizeof *s);
     if (!s) return err_set(e, TN_ERR_NOMEM, "out of memory: a session");
     s->p = p;
+    if (from) session_share(s, from);
     tn_status code = check_room(s, bare);
     if (!code) code = take_slots(s, bare);
     if (code) {
@@ -261,9 +262,9 @@ tn_status session_shell(tn_program *p, bool bare, tn_session **out, err *e) {
     return TN_OK;
 }
 
-tn_status session_open(tn_program *p, bool bare, tn_session **out, err *e) {
+tn_status session_open(tn_program *p, bool bare, const tn_session *from, tn_session **out, err *e) {
     tn_session *s;
-    tn_status code = session_shell(p, bare, &s, e);
+    tn_status code = session_shell(p, bare, from, &s, e);
     if (code) return code;
     code = take_arenas(s);
     if (!code) code = session_record(s, p->opts.mode == TN_MODE_GRAPH, &s->list);

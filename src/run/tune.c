@@ -434,8 +434,8 @@ static tn_status compare_programs(tuner *u, const graph *g, const tuning *found,
     tn_program *p = NULL;
     tn_session *x = NULL, *y = NULL; /* both fresh: measuring kernels left random numbers in the states */
     tn_status st = drive_compile_tuned(u->ctx, u->p->dev, g, &u->p->opts, &found->table, &p, u->e);
-    if (!st) st = session_new(u->p, &x, u->e);
-    if (!st) st = session_new(p, &y, u->e);
+    if (!st) st = session_new(u->p, NULL, &x, u->e);
+    if (!st) st = session_new(p, NULL, &y, u->e);
     if (!st) st = tuner_bind(u, x);
     if (!st) st = tuner_bind(u, y);
     if (!st) st = compare(u, x, y, out_better);
@@ -519,7 +519,7 @@ static tn_status search(tuner *u, const graph *g) {
     u->inputs = mem_alloc(u->ctx->mem, size);
     if (!u->inputs) return err_set(u->e, TN_ERR_NOMEM, "out of memory: inputs to measure with");
     tn_status st = begin(u, &order);
-    if (!st) st = session_new(u->p, &u->s, u->e);
+    if (!st) st = session_new(u->p, NULL, &u->s, u->e);
     if (!st) st = tuner_bind(u, u->s);
     if (!st) st = tune_kernels(u, order);
     session_free(u->first);

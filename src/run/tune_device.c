@@ -29,7 +29,7 @@ static tn_status run_once(tuner *u, tn_session *s) {
 /* The first run of the model's program, which is kept for all choices. */
 static tn_status run_first(tuner *u) {
     if (u->first) return TN_OK;
-    tn_status st = session_new(u->p, &u->first, u->e);
+    tn_status st = session_new(u->p, NULL, &u->first, u->e);
     return st ? st : run_once(u, u->first);
 }
 
@@ -47,7 +47,7 @@ static tn_status check(tuner *u, const tuned_kernel *k, tn_session *s, const cha
 static tn_status measure_program(tuner *u, tuned_kernel *k, const char *c, tn_program *p, double *out_seconds,
                                  const char **out_kept) {
     tn_session *s = NULL;
-    tn_status st = session_new(p, &s, u->e);
+    tn_status st = session_new(p, NULL, &s, u->e);
     if (!st) st = check(u, k, s, c);
     if (!st) st = time_session(u, s, k->kernel, out_seconds);
     if (!st) st = tuner_remember(u, k, c, p->plan->kernels.at[k->kernel].k, *out_seconds, out_kept);

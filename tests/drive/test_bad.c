@@ -494,6 +494,11 @@ static void test_null(void **state) {
     assert_int_equal(tn_session_set(NULL, "w", NULL, 0), TN_ERR_INVAL);
     assert_int_equal(tn_session_set_states(NULL, NULL), TN_ERR_INVAL);
     assert_int_equal(tn_session_copy_state(NULL, r.s, NULL), TN_ERR_INVAL);
+    tn_session *none = r.s;
+    EXPECT(ctx, TN_ERR_INVAL, tn_session_new_sharing(r.p, NULL, &none), "tn_session_new_sharing", "from is NULL");
+    EXPECT(ctx, TN_ERR_INVAL, tn_session_new_sharing(r.p, r.s, NULL), "tn_session_new_sharing", "out_session is NULL");
+    assert_int_equal(tn_session_new_sharing(NULL, r.s, &none), TN_ERR_INVAL);
+    assert_null(none);
     assert_int_equal(tn_session_copy_state(r.s, NULL, NULL), TN_ERR_INVAL);
     tn_program_get_stats(NULL, &st);
     assert_int_equal(st.kernels, 0);

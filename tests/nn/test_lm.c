@@ -227,6 +227,34 @@ static tn_session *compiled(tn_graph *g, tn_program **p) {
     return s;
 }
 
+/* Programs that read one token and three at positions 2 to 4, with one copy of the weights of `full`, and their own caches. */
+static void one_copy(tn_graph *one, tn_graph *three, const tn_session *full, int32_t *tokens_of /* [2,3] */,
+                     const float *want /* [2,T,13] */) {
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    tn_program *p, *q;
+    tn_session *a, *b;
+    float got[2][3][13];
+    int64_t start = 2;
+    int copied;
+    o.no_panels = 1;
+    need(tn_compile(one, &o, &p));
+    need(tn_compile(three, &o, &q));
+    need(tn_session_new(p, &a));
+    assert_int_equal(tn_session_new_sharing(q, a, &b), TN_ERR_UNSUPPORTED); /* its program has the initial values */
+    need(tn_session_copy_state(a, full, &copied));
+    need(tn_session_new_sharing(q, a, &b));
+    need(tn_session_copy_state(b, a, &copied));
+    assert_int_equal(copied, tn_session_n_states(a));
+    for (int round = 0; round < 2; round++) {
+        memset(got, 0, sizeof got);
+        need(tn_run(b, TN_BIND({ "tokens", tokens_of }, { "start", &start }, { "logits", got })));
+        for (int i = 0; i < 2; i++)
+            for (int k = 0; k < 3 * 13; k++) assert_true(fabsf((&got[i][0][0])[k] - want[(i * T + 2) * 13 + k]) <= 2e-5f);
+        if (!round) tn_session_free(a), tn_program_free(p); /* what is shared stays */
+    }
+    tn_session_free(b), tn_program_free(q);
+}
+
 static void forward(const tn_nn_lm_opts *o) {
     tn_graph *g = tn_graph_new(ctx, "lm"), *d = tn_graph_new(ctx, "decode"), *chunks = tn_graph_new(ctx, "chunks");
     tn_program *p, *q, *r;
@@ -280,8 +308,10 @@ static void forward(const tn_nn_lm_opts *o) {
     need(tn_run(more, TN_BIND({ "tokens", now }, { "start", &start }, { "logits", three })));
     for (int b = 0; b < 2; b++)
         for (int i = 0; i < 3 * 13; i++) assert_true(fabsf((&three[b][0][0])[i] - (&got[b][2][0])[i]) <= 2e-5f);
-    tn_session_free(s), tn_session_free(one), tn_session_free(more);
-    tn_program_free(p), tn_program_free(q), tn_program_free(r);
+    tn_session_free(s), tn_session_free(more);
+    tn_program_free(p), tn_program_free(r);
+    one_copy(d, chunks, one, &now[0][0], &got[0][0][0]);
+    tn_session_free(one), tn_program_free(q);
     tn_graph_free(g), tn_graph_free(d), tn_graph_free(chunks);
 }
 static void test_forward(void **state) {
