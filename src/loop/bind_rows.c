@@ -259,7 +259,7 @@ static void write_part(row_writer *w, int i, int end) {
 }
 
 static void write_nest(row_writer *w, int i, int end) {
-    dealing d = choose(w->k, i, w->block_threads);
+    dealing d = choose(w->most, i, w->block_threads);
     if (d.kind == DEAL_BODY) {
         write_serial(w, i, end);
         return;
@@ -358,9 +358,10 @@ bool loop_rows_split(const kernel *k, int n_rows, int block_threads) {
 row_writer gpu_row_writer(const kernel *k, int threads) {
     row_writer w = { .k = k, .o = gpu_kernel(k, threads), .block_threads = threads, .one = -1, .split = -1 };
     kernel *o = w.o;
+    w.most = kernel_at_most(k, k->a), o->params = k->params;
     o->bufs.at = arena_copy(k->a, k->bufs.at, sizeof(kbuf) * (size_t)k->bufs.n), o->bufs.cap = k->bufs.n;
     for (int b = 0; b < o->bufs.n; b++)
-        if (o->bufs.at[b].kind == KB_LOCAL) o->bufs.at[b].kind = KB_SHARED;
+        if (o->bufs.at[b].kind == KB_LOCAL) o->bufs.at[b].kind = KB_SHARED, o->bufs.at[b].elems = w.most->bufs.at[b].elems;
     w.to = ARENA_ARRAY(k->a, reg, k->ins.n);
     w.wrote = ARENA_ARRAY(k->a, bool, k->bufs.n + 1), w.read = ARENA_ARRAY(k->a, bool, k->bufs.n + 1);
     return w;
@@ -372,7 +373,9 @@ static kernel *write_rows(const kernel *k, int n_rows, int block_threads, int cl
     for (int b = 0; b < k->bufs.n; b++)
         if (k->bufs.at[b].kind == KB_LOCAL) o->bufs.at[b].elems /= cluster;
     for (int i = 1; i <= n_rows; i++) {
-        o->grid_blocks *= k->ins.at[i].hi - k->ins.at[i].lo;
+        const kins *in = &k->ins.at[i];
+        o->grid_blocks = k->params ? ext_mul(k->params, o->grid_blocks, ext_sub(k->params, in->hi, in->lo))
+                                   : o->grid_blocks * (in->hi - in->lo);
         copy(&w, i, PAR_BLOCKS);
     }
     if (cluster > 1) {
@@ -383,6 +386,12 @@ static kernel *write_rows(const kernel *k, int n_rows, int block_threads, int cl
     gpu_row_range(&w, 1 + n_rows, k->ins.n - n_rows);
     build_ends(o, n_rows + (cluster > 1));
     return o;
+}
+
+kernel *loop_bind_rows(const kernel *k, int threads) {
+    k = gpu_compacted(kernel_clone(k, k->a));
+    kernel *o = gpu_outer_loops(k) ? write_rows(k, gpu_outer_loops(k), threads, 1, 0) : NULL;
+    return o && ext_hi(o->params, o->grid_blocks) <= INT32_MAX ? o : NULL;
 }
 
 /* Whether all nests come out in as many parts as a cluster has blocks. */

@@ -6,7 +6,8 @@
 #include "ir/kernel.h"
 
 typedef struct row_writer {
-    const kernel *k; /* scalar */
+    const kernel *k;    /* scalar */
+    const kernel *most; /* the same for the largest sizes, which says how nests are shared out */
     kernel *o;
     reg *to;            /* [k->ins] where a register is now */
     bool *wrote, *read; /* [bufs] touched by some thread since all met */
@@ -24,6 +25,9 @@ typedef struct row_writer {
 
 /* For a new kernel of thread blocks of so many threads, in which what is local to a row is the block's. */
 row_writer gpu_row_writer(const kernel *k, int threads);
+/* Rows of k, whose sizes may be a run's, are thread blocks of so many threads; NULL: k has no outer loops, or may have
+ * more rows than a grid has blocks. */
+kernel *loop_bind_rows(const kernel *k, int threads);
 /* A barrier, where instructions [from, to) touch memory that other threads may have touched. */
 void gpu_row_touch(row_writer *w, int from, int to);
 /* A barrier, whatever they touched; gpu_row_meet: only where they have written anything. */

@@ -3,7 +3,7 @@
  * Where the number of rows is all that a kernel does not know, its schedule is that of the kernel for most rows, and what comes
  * out is cut to those that there are: what lies behind them is neither read nor written, and thread blocks that have nothing
  * else to do are not launched. So the form is that of a program for the largest size, with its bits. Any other kernel has a
- * thread for each iteration of its outer loops. */
+ * thread block of loop/bind_rows.h for each iteration of its outer loops, or a thread. */
 #ifndef TN_LOOP_CUT_H
 #define TN_LOOP_CUT_H
 

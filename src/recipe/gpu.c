@@ -94,6 +94,11 @@ static int choose_threads(const kernel *k, int n, const target *t, double *best)
     return threads;
 }
 
+int recipe_threads_of_rows(const kernel *k, const target *t) {
+    double cost;
+    return recipe_local_bytes(k) > t->shared_bytes ? 0 : choose_threads(k, gpu_outer_loops(k), t, &cost);
+}
+
 static void bind_rows(recipe *r, int threads, int cluster, bool held, bool in_shared) {
     /* Much earlier than when the thread blocks at work are done is worse than not at all, a little earlier does no harm: as
      * many rows later as half of what may be at work. Two thread blocks whose rows lie in shared

@@ -1,4 +1,5 @@
 /* kernel.c - the schedule of a kernel by its target. */
+#include "loop/bind_rows.h"
 #include "loop/cut.h"
 #include "recipe/recipe.h"
 
@@ -29,6 +30,9 @@ static kernel *of_params(kernel *k, const target *t, const schedule *given, cons
         guard_fail(k->a->gd, TN_ERR_INVAL,
                    "schedule @%s: a run gives other sizes of the kernel than its rows: no step takes it", given->name);
     *out = (recipe_made){ 0 };
+    int threads = recipe_threads_of_rows(kernel_at_most(r.k, r.k->a), t);
+    kernel *rows = threads ? loop_bind_rows(r.k, threads) : NULL;
+    if (rows) return rows;
     return loop_bind_params(k, t->block_threads < BLOCK_THREADS ? t->block_threads : BLOCK_THREADS, t->resident_threads);
 }
 

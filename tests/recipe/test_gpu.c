@@ -865,14 +865,34 @@ ARENA_TEST(test_contracted) {
     }
 }
 
+/* Rows whose length a run gives are thread blocks, as long literal ones are; short ones are threads. */
+ARENA_TEST(test_rows_of_a_run) {
+    static const char *const texts[] = {
+        "graph @g<n 1..4096>(x f32[64,n]) {\n %1 = sum x axes=[1] f32[64,1]\n return %1 as \"y\"\n}",
+        "graph @g<n 1..2>(x f32[4096,n]) {\n %1 = sum x axes=[1] f32[4096,1]\n return %1 as \"y\"\n}"
+    };
+    for (int i = 0; i < 2; i++) {
+        target t = target_common_gpu();
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        const plan *p = pipeline_run(graph_parse(a, texts[i], strlen(texts[i]), "g"), a, &o, &t);
+        const kernel *k = p->kernels.at[0].k;
+        bool reduces = false;
+        for (int j = 1; j < k->ins.n; j++) reduces |= k->ins.at[j].op == K_BLOCK_REDUCE;
+        assert_int_equal(p->kernels.n, 1);
+        assert_non_null(k->params);
+        assert_int_equal(reduces, i == 0);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_problems), cmocka_unit_test(test_large),       cmocka_unit_test(test_tiles_apart),
-        cmocka_unit_test(test_tiles),    cmocka_unit_test(test_approximate), cmocka_unit_test(test_contracted),
-        cmocka_unit_test(test_clusters), cmocka_unit_test(test_carried),     cmocka_unit_test(test_never_full),
-        cmocka_unit_test(test_accesses), cmocka_unit_test(test_parting),     cmocka_unit_test(test_reduced),
-        cmocka_unit_test(test_texts),    cmocka_unit_test(test_tiles),       cmocka_unit_test(test_across),
-        cmocka_unit_test(test_rows),     cmocka_unit_test(test_scatter),     cmocka_unit_test(test_random_graphs)
+        cmocka_unit_test(test_problems),      cmocka_unit_test(test_large),       cmocka_unit_test(test_tiles_apart),
+        cmocka_unit_test(test_tiles),         cmocka_unit_test(test_approximate), cmocka_unit_test(test_contracted),
+        cmocka_unit_test(test_rows_of_a_run), cmocka_unit_test(test_clusters),    cmocka_unit_test(test_carried),
+        cmocka_unit_test(test_never_full),    cmocka_unit_test(test_accesses),    cmocka_unit_test(test_parting),
+        cmocka_unit_test(test_reduced),       cmocka_unit_test(test_texts),       cmocka_unit_test(test_tiles),
+        cmocka_unit_test(test_across),        cmocka_unit_test(test_rows),        cmocka_unit_test(test_scatter),
+        cmocka_unit_test(test_random_graphs)
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -441,16 +441,17 @@ static bool has_sizes_of_run(const kins *in, int n) {
     return has;
 }
 
-/* A nest bound to the grid whose sizes a run gives: as many thread blocks as iterations, or any number of threads. */
+/* A nest whose sizes a run gives: as many thread blocks as iterations, or any number of threads of the grid or of a block. */
 static void print_param_bound(clike *e, const kins *in, reg r, int n) {
     if (in->par == PAR_BLOCKS) {
         str_addf(e->out, "{ const %s n%u = group;", e->index, r);
     } else {
-        str_addf(e->out, "for (%s n%u = thread; n%u < ", e->index, r, r);
+        bool grid = in->par == PAR_GRID_THREADS;
+        str_addf(e->out, "for (%s n%u = %s; n%u < ", e->index, r, grid ? "thread" : "tid", r);
         for (int i = 0; i < n; i++) str_add(e->out, i ? " * " : ""), print_trips(e, &in[i]);
         str_addf(e->out, "; n%u += ", r);
-        clike_ext(e, e->k->grid_blocks);
-        str_addf(e->out, " * %d) {", e->k->block_threads);
+        if (grid) clike_ext(e, e->k->grid_blocks), str_add(e->out, " * ");
+        str_addf(e->out, "%d) {", e->k->block_threads);
     }
     for (int i = n - 1; i >= 0; i--) {
         str_addf(e->out, " const %s i%d = n%u", e->index, in[i].var, r);
