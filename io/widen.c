@@ -21,8 +21,7 @@ static float from_bf16(uint16_t h) {
     return v;
 }
 
-/* ---- blocks of whole numbers: n[i] * scale of a group + its least value ----------------------------------------------------
- */
+/* ---- blocks of whole numbers: n[i] * scale of a group + its least value ---- */
 
 typedef void read_block(const uint8_t *b, int8_t *n, float *scale, float *least);
 
@@ -68,8 +67,8 @@ static void of_256(const uint8_t *b, bool five, int8_t *n, float *scale, float *
 }
 static void q4_k(const uint8_t *b, int8_t *n, float *scale, float *least) { of_256(b, false, n, scale, least); }
 static void q5_k(const uint8_t *b, int8_t *n, float *scale, float *least) { of_256(b, true, n, scale, least); }
-static void q6_k(const uint8_t *b, int8_t *n, float *scale,
-                 float *least) { /* low 4 bits, high 2 bits, 16 scales, f16 scale of scales */
+/* Low 4 bits, high 2 bits, 16 scales, f16 scale of scales. */
+static void q6_k(const uint8_t *b, int8_t *n, float *scale, float *least) {
     float d = from_f16(u16_at(b + 208));
     (void)least;
     for (int i = 0; i < 16; i++) scale[i] = d * (float)(int8_t)b[192 + i];

@@ -15,8 +15,9 @@ tn_tensor tn_nn_gelu(tn_tensor x) {
 }
 
 /* tanh is +-1 long before x * x is 100, and its slope 0: beyond, the square must not overflow, or the gradient 0 * inf would be
- * NaN. Written with few operations in value and in gradient, which epilogues of contractions compute for each element: a
- * selection passes the gradient on by one more, tn_min by four; the two constants of the argument are factors of one sum. */
+ * NaN. Epilogues of contractions compute value and gradient for each element, so it is written in few operations: the gradient
+ * of a selection is one more, that of tn_min, which shares between equal operands, four; and nothing multiplies the argument of
+ * tanh by a constant of its own. */
 tn_tensor tn_nn_gelu_tanh(tn_tensor x) {
     tn_tensor half = tn_mul_scalar(x, 0.5), square = tn_mul(x, x), most = nn_scalar(x, 100);
     tn_tensor bounded = tn_select(tn_lt(square, most), square, most);

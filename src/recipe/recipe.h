@@ -97,7 +97,8 @@ bool recipe_scatter(recipe *r);
 
 /* map.c: an iteration of the outer loops, or a vector of them, is a thread's of a GPU. */
 void recipe_map(recipe *r);
-/* Threads of a block that has a row, an iteration of the outer loops, where that takes less than a thread for each; else 0. */
+/* gpu.c: threads of a block that has a row, an iteration of the outer loops, where that takes less than a thread for each; else
+ * 0. */
 int recipe_threads_of_rows(const kernel *k, const target *t);
 /* row.c: threads of a block such that each keeps its share of a row in registers, when scalar kernel k is rows of elementwise
  * work and sums; else 0. *cluster: thread blocks that a row is too long for one of, up to 1: it is not. *in_shared: each keeps

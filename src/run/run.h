@@ -43,9 +43,8 @@ struct tn_session {
     err err;                /* the last error of this session: sessions of one program may run, and fail, at the same time */
 };
 
-/* run.c: sessions of any program. */
-tn_status session_new(tn_program *p, const tn_session *from, tn_session **out,
-                      err *e); /* from: it shares its states; or NULL */
+/* run.c: sessions of any program. from: whose states it shares, or NULL. */
+tn_status session_new(tn_program *p, const tn_session *from, tn_session **out, err *e);
 void session_free(tn_session *s);
 tn_status session_run(tn_session *s, int64_t steps);
 
