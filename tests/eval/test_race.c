@@ -96,10 +96,10 @@ static bool runs(const plan *p, const reference *r) {
 
 static void test_barriers_taken_away(void **st) {
     (void)st;
-    enum { GRAPHS = TEST_SANITIZED ? 5 : 20 };
+    enum { BARRIERS = TEST_SANITIZED ? 60 : 200 }; /* in a network: 0 to 50 */
     uint64_t first = (uint64_t)(now_seconds() * 1e6);
-    int all = 0, found = 0;
-    for (uint64_t seed = first; seed < first + GRAPHS; seed++) {
+    int all = 0, found = 0, graphs = 0;
+    for (uint64_t seed = first; all < BARRIERS && graphs < BARRIERS; seed++, graphs++) {
         arena a;
         guard gd;
         int differentiated = 0;
@@ -123,8 +123,8 @@ static void test_barriers_taken_away(void **st) {
         if (!runs(p, &r)) fail_msg("seed %llu: a race with all barriers in place", (unsigned long long)seed);
         arena_fini(&a);
     }
-    printf("count: %d barriers taken away from kernels of %d networks, %d of them leave a race\n", all, GRAPHS, found);
-    assert_true(all > GRAPHS && found * 4 > 3 * all); /* mem/block_barriers.c leaves next to no others */
+    printf("count: %d barriers taken away from kernels of %d networks, %d of them leave a race\n", all, graphs, found);
+    assert_true(all >= BARRIERS && found * 3 > 2 * all); /* mem/block_barriers.c leaves next to no others: 6 of 100 */
 }
 
 int main(void) {
