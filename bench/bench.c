@@ -76,6 +76,7 @@ static int run(cli *c) {
     if (!strcmp(what, "dynamic")) return bench_dynamic(c);
     if (!strcmp(what, "rnn")) return bench_rnn(c);
     if (!strcmp(what, "sort")) return bench_sort(c);
+    if (!strcmp(what, "concat")) return bench_concat(c);
     if (!strcmp(what, "serve")) return bench_serve(c);
     if (!strcmp(what, "ir")) return bench_ir(c);
     if (!strcmp(what, "machine")) return machine(c);
@@ -84,7 +85,7 @@ static int run(cli *c) {
     cli_usage(c,
               "there is no benchmark %s (modes, ladder, gemm, conv, rows, train, compile, contention, memory, exp, ulp, sum, "
               "control, "
-              "dynamic, rnn, sort, serve, ir, machine, model, models, bytes)",
+              "dynamic, rnn, sort, concat, serve, ir, machine, model, models, bytes)",
               what);
 }
 
@@ -102,8 +103,8 @@ static const cli_option options[] = {
       "modes: on: compiled before the timer; off: every kernel compiled again inside it, in each run or call (default "
       "on,off)" },
     { "device", 'd', "NAME",
-      "modes, ladder, gemm, conv, rows, train, compile, memory, exp, sum, control, dynamic, rnn, sort: cpu (default), cuda or "
-      "opencl" },
+      "modes, ladder, gemm, conv, rows, train, compile, memory, exp, sum, control, dynamic, rnn, sort, concat: cpu (default), "
+      "cuda or opencl" },
     { "dtype", 0, "NAME", "gemm: f32 (default), bf16, or i8: u8 times i8; models: f32, bf16 or f16" },
     { "trans", 0, "LIST", "gemm: nn (default), nt, tn, tt: whether x and w are given as their transposes" },
     { "bins", 0, "N", "ladder histogram: how many (default 64)" },
@@ -140,7 +141,7 @@ const cli_command command_bench = {
     "bench",
     "WHAT [WORK]",
     "measure: modes, ladder, gemm, conv, rows, train, compile, contention, memory, exp, ulp, sum, control, dynamic, rnn, "
-    "sort, serve, ir, machine, model, models, bytes",
+    "sort, concat, serve, ir, machine, model, models, bytes",
     "modes     random networks of Linear and ReLU layers ending in softmax, run in every mode:\n"
     "          naive (each op compiled again every time), immediate (each op by itself), graph (queued at once),\n"
     "          compiled and loop (many steps in one call) at the fusion levels of --fusion; and the same with the kernel "
@@ -156,7 +157,7 @@ const cli_command command_bench = {
     "          sums are f32 or i32; peak_ratio is then against the fastest instruction for them.\n"
     "models    ONNX files or folders of them, with random inputs.\n"
     "conv      convolutions of well-known networks, forward and backward.\n"
-    "rows      layer norm, softmax, a chain of ten ops, transpose, copy, against the copy bandwidth at that footprint.\n"
+    "rows      layer norm, softmax, a chain of ten ops, transpose, copy, against a copy of as many bytes.\n"
     "train     one training step of an MLP (SGD) and of the digits network (Adam), in loop mode.\n"
     "compile   from the first builder to ready, without a cache on disk. With --device: networks of depth 64 to a program of\n"
     "          an open device, the first of the process, without the cache, from the disk.\n"
@@ -177,15 +178,16 @@ const cli_command command_bench = {
     "dynamic   one program for a range of sizes beside programs for each, at --samples sizes.\n"
     "rnn       an LSTM forward and a training step of two layers.\n"
     "sort      top-k of long rows, a sorted array, running sums.\n"
+    "concat    arrays side by side, chosen from, and backward.\n"
     "serve     requests of many threads, one by one and gathered into batches.\n"
     "ir        random graphs built, printed, parsed back, checked and walked: values a second.\n"
     "model     the cost model against measured kernels of models and of --samples random graphs (default 200).\n"
     "bytes     the model's bytes from memory, against simulated caches.\n"
-    "machine   the ceilings: multiply-add rate and copy bandwidth, measured now.\n\n"
+    "machine   the ceilings: multiply-add rate and copy bandwidth.\n\n"
     "The variants take turns (A B C A B C ...), and so do the ceilings; each is warmed up first. Times are medians of samples\n"
     "of at least 2 ms, with the 10th and 90th percentile and the best beside them. Every output is compared element by "
     "element\n"
-    "with double precision, before and after the timing; a difference beyond err_bound ends the program with code 1.\n"
+    "with doubles, before and after the timing; a difference beyond err_bound ends with code 1.\n"
     "compile_us and transfer_us (parameters and input handed over once) are not part of the times; only rows with cache `off`\n"
     "compile inside. docs/bench.md says what the columns are.\n\n"
     "examples:\n"

@@ -113,6 +113,18 @@ def forward(work):
     if work.kind == "order":
         f = {"top_k": lambda x: torch.topk(x, work.k, 1)[0], "sort": lambda x: torch.sort(x, 1)[0], "cumsum": lambda x: torch.cumsum(x, 1)}[work.what]
         return f, [tensor(work.x)], [], same
+    if work.kind == "concat":
+        give = lambda g: {f"d{i}": d.cpu().numpy() for i, d in enumerate(g)}
+        if work.what == "select":
+            if work.gradient:
+                return lambda w, dy: (torch.where(w, dy, 0), torch.where(w, 0, dy)), [tensor(work.which), tensor(work.dy)], [], give
+            return torch.where, [tensor(work.which), *map(tensor, work.x)], [], same
+        if work.gradient:  # autograd gives views of dy; here arrays of their own, as what follows would often need
+            step = work.wide if work.axis else work.rows
+            return lambda dy: [d.clone(memory_format=torch.contiguous_format) for d in torch.split(dy, step, work.axis)], [tensor(work.dy)], [], give
+        scales = work.scales
+        f = (lambda *x: torch.cat([a * s for a, s in zip(x, scales)], work.axis)) if work.what == "computed" else lambda *x: torch.cat(x, work.axis)
+        return f, [tensor(x) for x in work.x], [], same
     raise Never(work.kind)
 
 

@@ -155,6 +155,22 @@ class Work:
             return {"y": -np.sort(-x, 1)[:, : self.k]}
         return {"y": np.sort(x, 1) if self.what == "sort" else np.cumsum(x, 1)}
 
+    # parts[rows, wide] side by side, or x0 where which, else x1; gradient: of sum(y dy), as arrays of their own
+    def make_concat(self):
+        self.scales = [2, -0.5, 4, -8] if self.what == "computed" else [1] * self.parts
+        select = self.what == "select"
+        self.x = [self.uniform(self.rows, self.wide * (self.parts if select else 1)) for _ in range(2 if select else self.parts)]
+        self.which = self.random.integers(0, 2, (self.rows, self.parts * self.wide)).astype(bool)
+        self.dy = self.uniform(*([self.rows, self.parts * self.wide] if self.axis else [self.rows * self.parts, self.wide]))
+
+    def want_concat(self):
+        dy = self.dy.astype(float)
+        if self.what == "select":
+            return {"d0": np.where(self.which, dy, 0), "d1": np.where(self.which, 0, dy)} if self.gradient else {"y": np.where(self.which, *self.x)}
+        if self.gradient:
+            return {f"d{i}": d for i, d in enumerate(np.split(dy, self.parts, self.axis))}
+        return {"y": np.concatenate([x * s for x, s in zip(self.x, self.scales)], self.axis)}
+
     # what a rival must build; as one of the works above
     def make_compile(self):
         if self.what == "kernel":
