@@ -1,5 +1,5 @@
 /* merge.c - kernels with several results (fusion level 3): groups of elementwise ops with loops of equal extents that share
- * operands become one; so do a product of matrix units and those that take its results.
+ * operands, or take parts of the rows of one, become one; so do a product of matrix units and those that take its results.
  *
  * In: groups of fuse.c. Out: the same, some merged into others and dead. For each group the ones that share a value with it
  * come from lists of readers by value. Two groups may not merge when one needs the other by way of a third: an order of all
@@ -20,7 +20,7 @@ typedef struct merger {
     members of;
     val_list *reads;          /* [groups] */
     bool *may;                /* [groups] merge, unless it is dead */
-    readers *readers;         /* [nodes] into reader: groups that may merge, read this value and have its shape */
+    readers *readers;         /* [nodes] into reader: groups that may merge and go by this value's rows */
     int *reader, *next_alive; /* next_alive: of a dead one, an entry that all entries before are dead up to */
     /* the order: a list with labels that ascend */
     int *before, *behind; /* [groups + 1] the last entry is the list's head */
@@ -223,6 +223,17 @@ static void join_places(merger *m, int x, int y, int early) {
 
 /* ---- candidates ---- */
 
+/* x goes by v's rows: its results have v's shape, or x may take a part of each row. The parts that kernels of their own would
+ * read are far from each other: memory sends, and the processor fetches ahead, what lies between. */
+static bool by_same_rows(const merger *m, val v, int x) {
+    const graph *g = m->s->g;
+    const val r = m->s->groups.at[x].roots.at[0];
+    const node *a = graph_get(g, v), *b = graph_get(g, r);
+    if (graph_same_shape(g, v, r)) return true;
+    if (a->rank != b->rank || a->rank < 2 || memcmp(a->dims, b->dims, (a->rank - 1u) * sizeof *a->dims)) return false;
+    return graph_elems(g, r) < graph_elems(g, v) && graph_elems(g, v) <= MOST_ROOTS * graph_elems(g, r);
+}
+
 static void list_readers(merger *m) {
     sched *s = m->s;
     int *room = ARENA_ARRAY(s->a, int, s->g->nodes.n + 1), all = 0;
@@ -230,7 +241,7 @@ static void list_readers(merger *m) {
         for (int y = 0; y < s->groups.n; y++)
             for (int i = 0; m->may[y] && i < m->reads[y].n; i++) {
                 val v = m->reads[y].at[i];
-                if (!graph_same_shape(s->g, v, s->groups.at[y].roots.at[0])) continue;
+                if (!by_same_rows(m, v, y)) continue;
                 if (fill)
                     m->reader[m->readers[v].end] = y, m->next_alive[m->readers[v].end] = m->readers[v].end + 1,
                     m->readers[v].end++;
@@ -261,7 +272,7 @@ static int reader_after(merger *m, val v, int last) {
     return lo < end ? m->reader[lo] : -1;
 }
 
-/* The first group after `last` that makes what x reads, or reads a value of x's shape that x reads; or -1. */
+/* The first group after `last` that makes what x reads, or goes by the rows of a value that x does; or -1. */
 static int candidate_after(merger *m, int x, int last) {
     const sched *s = m->s;
     int best = -1;
@@ -269,7 +280,7 @@ static int candidate_after(merger *m, int x, int last) {
         val v = m->reads[x].at[i];
         int y = maker(s, v);
         if (y > last && m->may[y] && (best < 0 || y < best)) best = y;
-        if (!graph_same_shape(s->g, v, s->groups.at[x].roots.at[0])) continue;
+        if (!by_same_rows(m, v, x)) continue;
         y = reader_after(m, v, last);
         if (y >= 0 && (best < 0 || y < best)) best = y;
     }

@@ -91,6 +91,17 @@ ARENA_TEST(test_winograd) {
     }
 }
 
+/* Kernels that take parts of equal width of the same rows become one. */
+ARENA_TEST(test_parts_of_rows) {
+    size_t n;
+    const char *path = TESTS_DIR "/sched/parts_of_rows.tn", *text = read_text(a, path, &n);
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    target t = plan_target(0);
+    o.fusion = 3;
+    plan *p = pipeline_run(graph_parse(a, text, n, path), a, &o, &t);
+    assert_int_equal(p->kernels.n, 2);
+}
+
 /* What follows a contraction element by element is done with its result where the loops that read it go over it several times,
  * and so could not have the contraction; a reader that could has both. */
 ARENA_TEST(test_after_contraction) {
@@ -265,6 +276,7 @@ ARENA_TEST(test_coarse) {
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_files),
                                         cmocka_unit_test(test_long_chain),
+                                        cmocka_unit_test(test_parts_of_rows),
                                         cmocka_unit_test(test_after_contraction),
                                         cmocka_unit_test(test_concat_parts),
                                         cmocka_unit_test(test_winograd),
