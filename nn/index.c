@@ -1,4 +1,4 @@
-/* index.c - gathers and scatters by several indices, segments, binary search, sets of values (tenon_index.h).
+/* index.c - gathers and scatters by several indices, binary search, segments, sparse matrices, sets of values (tenon_index.h).
  *
  * In: tensors and index tensors. Out: compositions of gathers and scatters along one flattened axis; memory is the graph's. */
 #include "nn.h"
@@ -210,6 +210,38 @@ tn_tensor tn_segment_ids(tn_tensor offsets, int64_t n_rows) {
                        fn, s.rank, (long long)n_rows);
     tn_tensor row = tn_iota(offsets.graph, TN_I64, TN_DIMS(n_rows), 0);
     return tn_add_scalar(tn_searchsorted(wide(offsets), row, 1), -1);
+}
+
+/* ---- sparse matrices ---- */
+
+tn_tensor tn_sparse_matmul(tn_tensor values, tn_tensor rows, tn_tensor columns, int64_t n_rows, tn_tensor x) {
+    static const char fn[] = "tn_sparse_matmul";
+    tn_shape v, c, m;
+    if (!nn_check(values, fn, 1, &v) || !nn_check(x, fn, 2, &m) || !has_sizes(x, fn) || !is_index(columns, fn))
+        return poisoned(values);
+    c = tn_tensor_shape(columns);
+    const int64_t a = v.rank == 3 ? v.dim[1] : 1, b = v.rank == 3 ? v.dim[2] : 1;
+    bool fits =
+        (v.rank == 1 || v.rank == 3) && m.rank == 2 && c.rank == 1 && c.dim[0] == v.dim[0] && b > 0 && m.dim[0] % b == 0;
+    if (!fits)
+        return nn_fail(
+            x.graph, TN_ERR_SHAPE,
+            "%s: %lld values of rank %d in blocks of %lld x %lld with columns of rank %d and size %lld, times %lld rows of "
+            "rank %d",
+            fn, (long long)v.dim[0], v.rank, (long long)a, (long long)b, c.rank, (long long)(c.rank ? c.dim[0] : 1),
+            (long long)m.dim[0], m.rank);
+    tn_dtype t = tn_tensor_dtype(values), sums = t == TN_F16 || t == TN_BF16 ? TN_F32 : t;
+    if (tn_tensor_dtype(x) != t) return nn_fail(x.graph, TN_ERR_DTYPE, "%s: values and x have different dtypes", fn);
+    tn_tensor y = tn_gather(tn_reshape(x, TN_DIMS(m.dim[0] / b, b, m.dim[1])), columns, 0); /* [k,b,n] */
+    values = tn_reshape(values, TN_DIMS(v.dim[0], a, b));
+    y = a * b == 1 ? tn_mul(tn_cast(values, sums), tn_cast(y, sums)) : tn_cast(tn_matmul(values, y), sums); /* [k,a,n] */
+    y = tn_reshape(tn_segment(y, rows, n_rows, TN_SCATTER_ADD), TN_DIMS(n_rows * a, m.dim[1]));
+    return tn_cast(y, t);
+}
+tn_tensor tn_sparse_matmul_csr(tn_tensor values, tn_tensor offsets, tn_tensor columns, tn_tensor x) {
+    tn_tensor ids =
+        tn_segment_ids(offsets, nn_given(values.graph, values, "tn_sparse_matmul_csr") ? tn_tensor_shape(values).dim[0] : 0);
+    return tn_sparse_matmul(values, ids, columns, tn_tensor_shape(offsets).dim[0] - 1, x);
 }
 
 /* ---- sets ---- */

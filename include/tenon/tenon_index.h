@@ -1,5 +1,6 @@
 /* tenon_index.h - choosing, writing and combining elements by computed places: n-dimensional gathers and scatters, segments,
- * search, ragged batches, sets of values, running sums. Compositions of the builders of tenon.h, with the gradients of those.
+ * search, sparse matrices, ragged batches, sets of values, running sums. Compositions of the builders of tenon.h, with the
+ * gradients of those.
  *
  * Results whose size depends on values are bounded: the caller says how many there may be (`most`), and gets a count i64[] of
  * how many there are. Places behind the count hold what the builder's comment says; when the count is above `most`, the first
@@ -43,6 +44,16 @@ TN_API tn_tensor tn_segment_mean(tn_tensor x, tn_tensor ids, int64_t n_segments)
 /* Ids of ragged rows: offsets i[s+1] rise from 0; row r of 0 .. n_rows - 1 belongs to the segment with offsets[s] <= r <
  * offsets[s+1], rows behind the last offset to s. i64[n_rows]. */
 TN_API tn_tensor tn_segment_ids(tn_tensor offsets, int64_t n_rows);
+
+/* ---- sparse matrices: k entries, each with its row and its column, in any order; several for one place are added, and none at
+ *      all is fine. Entries whose row is out of range are left out, columns are clamped. ---- */
+
+/* The sparse matrix times x: values f[k], rows i[k], columns i[k], x f[m,n]; f[n_rows,n]. Blocks: values f[k,a,b], whose rows
+ * and columns count blocks; m is a multiple of b, the result f[n_rows * a,n]. f16 and bf16 are summed as f32. Gradients go to
+ * values and x. Rows and columns that change places give the transposed matrix. */
+TN_API tn_tensor tn_sparse_matmul(tn_tensor values, tn_tensor rows, tn_tensor columns, int64_t n_rows, tn_tensor x);
+/* The same for entries row by row (CSR): those of row i are offsets[i] .. offsets[i+1] - 1, offsets i[n_rows+1] rise from 0. */
+TN_API tn_tensor tn_sparse_matmul_csr(tn_tensor values, tn_tensor offsets, tn_tensor columns, tn_tensor x);
 
 /* ---- ragged batches: sequences of different lengths, one behind the other. offsets i[s+1] rise from 0; sequence i is rows
  *      offsets[i] .. offsets[i+1] - 1 of x [n,..], and may be empty. Rows behind the last offset belong to none. ---- */
@@ -92,6 +103,8 @@ TN_API tn_tensor tn_cumulative(tn_tensor x, int axis, tn_scan_mode mode, tn_cumu
 #define tn_segment(x, ...) (tn_segment)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_segment_mean(x, ...) (tn_segment_mean)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_segment_ids(x, ...) (tn_segment_ids)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_sparse_matmul(x, ...) (tn_sparse_matmul)(tn_at(x, TN_HERE), __VA_ARGS__)
+#define tn_sparse_matmul_csr(x, ...) (tn_sparse_matmul_csr)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_ragged(x, ...) (tn_ragged)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_embedding_bag(x, ...) (tn_embedding_bag)(tn_at(x, TN_HERE), __VA_ARGS__)
 #define tn_ragged_softmax(x, ...) (tn_ragged_softmax)(tn_at(x, TN_HERE), __VA_ARGS__)

@@ -147,6 +147,50 @@ static void segments(void **state) {
     trial_close(t);
 }
 
+/* Row 1 has no entries, one entry stands twice for a place, one has a row that is not there, one a column. */
+static void sparse(void **state) {
+    (void)state;
+    static const struct {
+        int k, rows, m, n, a, b;
+    } sizes[] = { { 17, 5, 8, 3, 1, 1 }, { 0, 4, 3, 2, 1, 1 }, { 40, 3, 1, 1, 1, 1 },
+                  { 9, 4, 6, 5, 2, 3 },  { 6, 3, 5, 2, 4, 1 }, { 5, 0, 4, 2, 1, 1 } };
+    for (size_t c = 0; c < COUNT_OF(sizes); c++) {
+        const int k = sizes[c].k, n_rows = sizes[c].rows, m = sizes[c].m, n = sizes[c].n, a = sizes[c].a, b = sizes[c].b;
+        const int blocks = m / b, ordered = k * 2 / 3; /* so many are of CSR */
+        trial *t = trial_open(c + 40);
+        tn_tensor values = trial_floats(t, a * b == 1 ? TN_DIMS(k) : TN_DIMS(k, a, b), -1, 1),
+                  x = trial_floats(t, TN_DIMS(m, n), -1, 1);
+        tn_tensor rows = trial_ints(t, TN_I32, TN_DIMS(k), -1, n_rows), columns = trial_ints(t, TN_I64, TN_DIMS(k), -1, blocks);
+        tn_tensor offsets = trial_ints(t, TN_I32, TN_DIMS(n_rows + 1), 0, 0);
+        int64_t *row = trial_whole(t, rows), *column = trial_whole(t, columns), *o = trial_whole(t, offsets);
+        for (int i = 0; i < k; i++) row[i] = row[i] == 1 ? 0 : row[i];
+        if (k > 1) row[1] = row[0], column[1] = column[0];
+        for (int i = 1; i <= n_rows; i++) o[i] = i == 2 ? o[1] : (int64_t)ordered * i / n_rows;
+        tn_tensor y[] = { tn_sparse_matmul(values, rows, columns, n_rows, x),
+                          tn_sparse_matmul_csr(values, offsets, columns, x) };
+        const double *v = trial_values(t, values), *in = trial_values(t, x);
+        for (int form = 0; form < 2; form++) {
+            double *want = ARENA_ARRAY(&t->a, double, n_rows *a *n + 1);
+            for (int i = 0; i < k; i++) {
+                int64_t r = row[i], at = column[i] < 0 ? 0 : column[i] >= blocks ? blocks - 1 : column[i];
+                if (form) {
+                    for (r = n_rows; r >= 0 && o[r] > i; r--) {
+                    }
+                }
+                if (r < 0 || r >= n_rows) continue;
+                for (int p = 0; p < a; p++)
+                    for (int q = 0; q < b; q++)
+                        for (int j = 0; j < n; j++)
+                            want[(r * a + p) * n + j] += v[(i * a + p) * b + q] * in[(at * b + q) * n + j];
+            }
+            trial_near(form ? "csr" : "sparse", trial_values(t, y[form]), want, n_rows * a * n, 1e-12);
+        }
+        trial_compiled(t, y, 2, 1e-12);
+        trial_gradients(t, y[0], 1e-6), trial_gradients(t, y[1], 1e-6);
+        trial_close(t);
+    }
+}
+
 static void sets(void **state) {
     (void)state;
     static const int sizes[] = { 0, 1, 5, 40 };
@@ -255,6 +299,14 @@ static void bad_rows(trial *t, tn_tensor x, tn_tensor i) {
     (void)i, tn_searchsorted(x, trial_floats(t, TN_DIMS(3, 5), 0, 1), 0);
 }
 static void bad_ids(trial *t, tn_tensor x, tn_tensor i) { (void)t, tn_segment(x, i, 4, TN_SCATTER_ADD); }
+static void bad_sparse(trial *t, tn_tensor x, tn_tensor i) {
+    tn_sparse_matmul(x, i, trial_ints(t, TN_I32, TN_DIMS(4), 0, 1), 4, x);
+}
+static void bad_mix(trial *t, tn_tensor x, tn_tensor i) {
+    (void)i;
+    tn_tensor at = trial_ints(t, TN_I32, TN_DIMS(4), 0, 1);
+    tn_sparse_matmul(tn_full(x.graph, TN_F32, TN_DIMS(4), 1), at, at, 4, x);
+}
 static void bad_offsets(trial *t, tn_tensor x, tn_tensor i) { (void)t, (void)x, tn_segment_ids(i, 4); }
 static void bad_most(trial *t, tn_tensor x, tn_tensor i) { (void)t, (void)i, tn_unique(x, -1, NULL, NULL, NULL); }
 static void bad_scan(trial *t, tn_tensor x, tn_tensor i) {
@@ -274,6 +326,8 @@ static void mistakes_are_named(void **state) {
     refused(bad_mode, "there is no such mode");
     refused(bad_rows, "tn_searchsorted: sorted rows of rank 2 for values of rank 2");
     refused(bad_ids, "tn_segment: 4 segments of 2 rows, with ids of rank 2");
+    refused(bad_sparse, "tn_sparse_matmul: 2 values of rank 2");
+    refused(bad_mix, "tn_sparse_matmul: values and x have different dtypes");
     refused(bad_offsets, "tn_segment_ids: offsets of rank 2 for 4 rows");
     refused(bad_most, "tn_unique: at most -1 results");
     refused(bad_scan, "tn_cumulative: there is no mode 4");
@@ -284,6 +338,7 @@ int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(gathers_and_scatters),
                                         cmocka_unit_test(searches),
                                         cmocka_unit_test(segments),
+                                        cmocka_unit_test(sparse),
                                         cmocka_unit_test(sets),
                                         cmocka_unit_test(running_sums),
                                         cmocka_unit_test(mistakes_are_named) };
