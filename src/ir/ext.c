@@ -7,15 +7,21 @@ static bool has_bounds(const exts *t, ext e) {
     return ext_is_lit(e) || (exts_row(t, e)->lo > INT64_MIN && exts_row(t, e)->hi < INT64_MAX);
 }
 
+static arena *scratch_of(arena *a) {
+    arena *s = ARENA_NEW(a, arena);
+    arena_child(s, a);
+    return s;
+}
+
 exts *exts_make(arena *a) {
     exts *t = ARENA_NEW(a, exts);
-    t->a = a;
+    t->a = a, t->scratch = scratch_of(a);
     return t;
 }
 
 exts *exts_clone(const exts *t, arena *a) {
     exts *c = arena_copy(a, t, sizeof *t);
-    c->a = a;
+    c->a = a, c->scratch = scratch_of(a);
     c->at.at = arena_copy(a, t->at.at, sizeof *t->at.at * (size_t)t->at.n), c->at.cap = t->at.n;
     for (int i = 0; i < c->at.n; i++)
         if (c->at.at[i].name) c->at.at[i].name = arena_strdup(a, c->at.at[i].name);
@@ -295,13 +301,23 @@ bool ext_divides(exts *t, ext x, ext y, ext *out) {
     return s->op == EXT_MUL && ext_divides(t, x, s->b, &q) && ext_divides(t, q, s->a, out);
 }
 
-ext ext_sub(exts *t, ext x, ext y) { return x == y ? 0 : ext_add(t, x, ext_mul(t, y, -1)); }
+ext ext_sub(exts *t, ext x, ext y) {
+    const ext_row *r = ext_is_lit(y) || x == y ? NULL : exts_row(t, y);
+    if (r && r->op == EXT_ADD) {
+        ext a = r->a, b = r->b;
+        return ext_sub(t, ext_sub(t, x, a), b);
+    }
+    return x == y ? 0 : ext_add(t, x, ext_mul(t, y, -1));
+}
 
 static ext divide(exts *t, ext_op op, ext x, ext y) {
     if (ext_lo(t, y) < 1) return fail(t, "a size is divided by what may be less than 1");
     const ext_row *r = ext_is_lit(y) ? with_literal(t, x, EXT_MUL) : NULL;
     if (x == y) return 1;
     if (y == 1) return x;
+    const ext_row *s = ext_is_lit(y) ? with_literal(t, x, op) : NULL;
+    int64_t both;
+    if (s && size_mul(s->b, y, &both)) return divide(t, op, s->a, both); /* a part of a part */
     return r && r->b % y == 0 ? ext_mul(t, r->a, r->b / y) : make(t, op, x, y);
 }
 

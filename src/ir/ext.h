@@ -30,7 +30,7 @@ typedef struct ext_row {
     int size;         /* rows and literals of the expression, written out */
 } ext_row;
 typedef struct exts {
-    arena *a;
+    arena *a, *scratch; /* scratch: of one proof */
     VEC(ext_row) at;
     int n_dims;
     const char *problem; /* the first, or NULL */

@@ -75,7 +75,7 @@ static void of_ext(const exts *t, ext e, poly *out) {
     if (!r)
         add_term(out, &(term){ .coef = e });
     else if (r->op == EXT_ADD || r->op == EXT_MUL) {
-        poly *x = ARENA_NEW(t->a, poly), *y = ARENA_NEW(t->a, poly);
+        poly *x = ARENA_NEW(t->scratch, poly), *y = ARENA_NEW(t->scratch, poly);
         of_ext(t, r->a, x), of_ext(t, r->b, y);
         if (r->op == EXT_MUL)
             multiply(out, x, y);
@@ -87,7 +87,7 @@ static void of_ext(const exts *t, ext e, poly *out) {
 
 /* p with row `from` replaced by (by + plus) / over. Each term with it must be a multiple of `over` and have it once. */
 static bool replace(const exts *t, const poly *p, ext from, ext by, int64_t plus, int64_t over, poly *out) {
-    poly *x = ARENA_NEW(t->a, poly), *one = ARENA_NEW(t->a, poly);
+    poly *x = ARENA_NEW(t->scratch, poly), *one = ARENA_NEW(t->scratch, poly);
     of_ext(t, by, x);
     add_term(x, &(term){ .coef = plus });
     clear(out), out->failed = p->failed;
@@ -135,7 +135,8 @@ static int64_t span_of(const exts *t, ext e) { /* hi - lo; INT64_MAX: not known 
 /* Each factor is its least value plus what is at least 0: the sum of what is negative then, at its largest, and the constant.
  */
 static bool is_positive(const exts *t, const poly *p) {
-    poly *sum = ARENA_NEW(t->a, poly), *x = ARENA_NEW(t->a, poly), *y = ARENA_NEW(t->a, poly), *factor = ARENA_NEW(t->a, poly);
+    poly *sum = ARENA_NEW(t->scratch, poly), *x = ARENA_NEW(t->scratch, poly), *y = ARENA_NEW(t->scratch, poly),
+         *factor = ARENA_NEW(t->scratch, poly);
     for (int i = 0; i < p->n && !sum->failed; i++) {
         clear(x);
         add_term(x, &(term){ .coef = p->at[i].coef });
@@ -172,7 +173,7 @@ static bool never_negative_by_pieces(const exts *t, const poly *p, ext e, int de
         for (int j = 0; j < p->at[i].n; j++) {
             const ext_row *o = exts_row(t, p->at[i].at[j]);
             if (o->op != EXT_FLOOR || o->a != r->a || !ext_is_lit(o->b) || o->b >= r->b || r->b % o->b) continue;
-            poly *x = ARENA_NEW(t->a, poly), *y = ARENA_NEW(t->a, poly);
+            poly *x = ARENA_NEW(t->scratch, poly), *y = ARENA_NEW(t->scratch, poly);
             add_scaled(y, p, r->b / o->b);
             if (replace(t, y, e, p->at[i].at[j], 0, r->b / o->b, x) && never_negative(t, x, depth + 1)) return true;
         }
@@ -183,7 +184,7 @@ static bool never_negative_by_pieces(const exts *t, const poly *p, ext e, int de
 static bool never_negative_without(const exts *t, const poly *p, ext e, int depth) {
     const ext_row *r = exts_row(t, e);
     int sign = sign_of(t, p, e);
-    poly *x = ARENA_NEW(t->a, poly), *y = ARENA_NEW(t->a, poly);
+    poly *x = ARENA_NEW(t->scratch, poly), *y = ARENA_NEW(t->scratch, poly);
     if (sign == 0) return false;
     if (r->op == EXT_FLOOR || r->op == EXT_CEIL) {
         int64_t c = r->b;
@@ -212,8 +213,10 @@ bool ext_never_less(const exts *t, ext x, ext y) {
     if (x == y) return true;
     if (ext_lo(t, x) >= ext_hi(t, y) && (ext_is_lit(y) || ext_hi(t, y) < INT64_MAX)) return true;
     if (ext_is_lit(x) && ext_is_lit(y)) return x >= y;
-    poly *p = ARENA_NEW(t->a, poly), *q = ARENA_NEW(t->a, poly);
+    poly *p = ARENA_NEW(t->scratch, poly), *q = ARENA_NEW(t->scratch, poly);
     of_ext(t, x, p), of_ext(t, y, q);
     add_scaled(p, q, -1);
-    return never_negative(t, p, 0);
+    bool proven = never_negative(t, p, 0);
+    arena_reset(t->scratch);
+    return proven;
 }
