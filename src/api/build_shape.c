@@ -325,10 +325,11 @@ static val build_window(graph *g, const val *in, void *args) {
         if (w[i].size < 1 || w[i].stride < 1 || w[i].dilation < 1)
             FAIL(g, TN_ERR_INVAL, "size %lld, stride %lld, dilation %lld of axis %d: each must be at least 1",
                  (long long)w[i].size, (long long)w[i].stride, (long long)w[i].dilation, (int)w[i].axis);
-        int64_t d = x->dims[w[i].axis], reach;
-        if (!size_mul(w[i].size - 1, w[i].dilation, &reach) || reach >= d)
-            FAIL(g, TN_ERR_SHAPE, "a window of size %lld and dilation %lld does not fit into axis %d of size %lld",
-                 (long long)w[i].size, (long long)w[i].dilation, (int)w[i].axis, (long long)d);
+        ext d = x->dims[w[i].axis];
+        int64_t reach;
+        if (!size_mul(w[i].size - 1, w[i].dilation, &reach) || reach >= (ext_is_lit(d) ? d : ext_lo(g->params, d)))
+            FAIL(g, TN_ERR_SHAPE, "a window of size %lld and dilation %lld does not fit into axis %d of size %s",
+                 (long long)w[i].size, (long long)w[i].dilation, (int)w[i].axis, graph_dim_text(g, d));
     }
     return a->n ? graph_window(g, in[0], w, a->n) : in[0];
 }

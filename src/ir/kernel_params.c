@@ -91,8 +91,9 @@ typedef struct prover {
     exts *t; /* a copy, which what is proven adds to */
     str *out;
     int n;
-    int *open; /* scratch */
-    bool wide; /* loops go through the whole extents of their variables: tiles, and what is left of them, are then alike */
+    int *open;   /* scratch */
+    bool masked; /* sums of variables that masks bound count as one */
+    bool wide;   /* loops go through the whole extents of their variables: tiles, and what is left of them, are then alike */
 } prover;
 
 static void problem(prover *p, int r, const char *what) {
@@ -130,12 +131,34 @@ static range range_of(prover *p, const kins *in, const kins *loop) {
     return r;
 }
 
+/* Takes c times the expression of a mask, which has all its variables, out of the index: that adds c times what it can be. */
+static void take_masked(prover *p, kins *in, range *out) {
+    for (int m = 0; m < in->n_mask; m++) {
+        const kmask *x = &in->mask[m];
+        ext c = x->e.n && x->e.t[0].coef == 1 ? affine_coef(in->idx, x->e.t[0].var) : 0;
+        if (c == 0 || ext_lo(p->t, c) < 0 || !ext_is_lit(in->lanes > 1 ? c : 0)) continue;
+        affine rest = in->idx;
+        bool whole = true;
+        for (int i = 0; i < x->e.n; i++) {
+            whole = whole && affine_coef(rest, x->e.t[i].var) == ext_mul(p->t, c, x->e.t[i].coef);
+            rest = affine_without(p->k->a, rest, x->e.t[i].var);
+        }
+        if (!whole) continue;
+        in->idx = rest;
+        in->lane_stride -= in->lanes > 1 ? c * in->mask_lane[m] : 0;
+        out->lo = ext_add(p->t, out->lo, ext_mul(p->t, c, ext_sub(p->t, x->lo, x->e.base)));
+        out->hi = ext_add(p->t, out->hi, ext_mul(p->t, c, ext_add(p->t, ext_sub(p->t, x->hi, x->e.base), -1)));
+    }
+}
+
 /* The least and the largest element of an access; false where a coefficient may have either sign. */
-static bool index_range(prover *p, const kins *in, int n_open, range *out) {
+static bool index_range(prover *p, const kins *access, int n_open, range *out) {
+    kins own = *access, *in = &own;
+    *out = (range){ in->idx.base, in->idx.base };
+    if (p->masked) take_masked(p, in, out);
     bool local = !p->k->tiled && p->k->bufs.at[in->buf].kind == KB_LOCAL; /* row variables only number copies */
     int64_t along = (in->lanes - 1) * in->lane_stride, reach = in->dyn && in->dyn_n > 0 ? (in->dyn_n - 1) * in->dyn_stride : 0;
     int64_t packed = in->packed ? (in->packed - 1) * in->packed_stride : 0, step[] = { along, reach, packed };
-    *out = (range){ in->idx.base, in->idx.base };
     for (int i = 0; i < in->idx.n; i++) {
         const kins *loop = NULL;
         ext c = in->idx.t[i].coef;
@@ -182,7 +205,10 @@ static void check_access(prover *p, int r) {
     if (is_masked(p, in)) return;
     int n_open = kernel_open_loops(p->k, (reg)r, p->open);
     range x;
-    if (is_inside(p, in, n_open, true, &x) || is_inside(p, in, n_open, false, &x)) return;
+    p->masked = in->n_mask > 0;
+    bool inside = p->masked && is_inside(p, in, n_open, false, &x);
+    p->masked = false;
+    if (inside || is_inside(p, in, n_open, true, &x) || is_inside(p, in, n_open, false, &x)) return;
     if (!index_range(p, in, n_open, &x)) {
         problem(p, r, "a coefficient may have either sign");
         return;

@@ -87,6 +87,12 @@ static void do_for_all(recipe *r, const loop_step *s) {
     }
 }
 
+/* Threads share whole tiles: whether there may be more than one. */
+static bool has_tiles(const kernel *k, kvar v) {
+    const kvar_info *x = &k->vars.at[v];
+    return x->row && ext_hi(k->params, x->extent) >= 2 * (int64_t)x->role.unroll * x->role.lanes;
+}
+
 /* Lanes stay where the elements of all accesses lie a literal apart. */
 static void drop_lanes_of_run(recipe *r) {
     for (int i = 1; i < r->k->ins.n; i++) {
@@ -105,6 +111,6 @@ void recipe_params(recipe *r) {
     drop_lanes_of_run(r);
     k = r->k;
     for (int i = 1; i < k->ins.n && k->ins.at[i].op == K_LOOP && recipe_is_worth_sharing(k, r->t); i++)
-        if (k->vars.at[k->ins.at[i].var].row && recipe_try(r, "parallel %s", k->vars.at[k->ins.at[i].var].name)) break;
+        if (has_tiles(k, k->ins.at[i].var) && recipe_try(r, "parallel %s", k->vars.at[k->ins.at[i].var].name)) break;
     recipe_do(r, "tile");
 }
