@@ -131,20 +131,31 @@ NORETURN static void no_gradient(graph *g, val v) {
 
 /* ---- one rule a class ------------------------------------------------------------------------------------------------ */
 
-static int64_t product(const int64_t *dims, int from, int to) {
-    int64_t p = 1;
-    for (int i = from; i < to; i++) p *= dims[i];
+static ext times(const graph *g, ext x, ext y) { return g->params ? ext_mul(g->params, x, y) : x * y; }
+static ext minus(const graph *g, ext x, ext y) { return g->params ? ext_sub(g->params, x, y) : x - y; }
+static ext product(const graph *g, const ext *dims, int from, int to) {
+    ext p = 1;
+    for (int i = from; i < to; i++) p = times(g, p, dims[i]);
     return p;
 }
 
+/* A rule writes out this size. */
+static int64_t literal(graph *g, const node *n, ext size, const char *what) {
+    if (!ext_is_lit(size))
+        guard_fail(g->a->gd, TN_ERR_UNSUPPORTED, "grad: %s whose %s is %s, not a number, has no gradient%s%s",
+                   op_get((op_code)n->op)->name, what, graph_dim_text(g, size), n->where ? " at " : "",
+                   n->where ? n->where : "");
+    return size;
+}
+
 /* x shifted by k along the last axis of [m, n], with ones moving in. */
-static val shift_ones(graph *g, val x, int64_t m, int64_t n, int64_t k) {
+static val shift_ones(graph *g, val x, ext m, int64_t n, int64_t k) {
     val kept = graph_slice(g, x, (int64_t[]){ 0, 0 }, (int64_t[]){ m, n - k }, (int64_t[]){ 1, 1 });
     return graph_pad(g, kept, (int64_t[]){ 0, k }, (int64_t[]){ 0, 0 }, 1.0);
 }
 
 /* Element i becomes the product of elements 0 .. i-1 of its row, in log2(n) steps. */
-static val products_before(graph *g, val x, int64_t m, int64_t n) {
+static val products_before(graph *g, val x, ext m, int64_t n) {
     val p = shift_ones(g, x, m, n, 1);
     for (int64_t k = 1; k < n; k *= 2) p = graph_binary(g, OP_mul, p, shift_ones(g, p, m, n, k));
     return p;
@@ -152,7 +163,9 @@ static val products_before(graph *g, val x, int64_t m, int64_t n) {
 
 /* Product of the others in the reduced axes: built without a division, so zeros need no cases and every higher derivative is
  * right. */
-static val products_of_others(graph *g, val x, uint64_t axes) {
+static val products_of_others(graph *g, const node *reduce) {
+    val x = reduce->in[0];
+    uint64_t axes = (uint64_t)reduce->attr[0];
     const node n = *graph_get(g, x);
     int64_t perm[TN_MAX_RANK], inverse[TN_MAX_RANK], moved[TN_MAX_RANK];
     int at = 0;
@@ -165,8 +178,9 @@ static val products_of_others(graph *g, val x, uint64_t axes) {
     }
     int n_kept = n.rank;
     for (int i = 0; i < n.rank; i++) n_kept -= (int)(axes >> i & 1);
-    int64_t rows = product(moved, 0, n_kept), cols = product(moved, n_kept, n.rank);
-    if (rows * cols == 0 || cols == 1) return graph_splat_like(g, x, 1.0);
+    ext rows = product(g, moved, 0, n_kept);
+    int64_t cols = literal(g, reduce, product(g, moved, n_kept, n.rank), "number of factors");
+    if (rows == 0 || cols <= 1) return graph_splat_like(g, x, 1.0);
     val flat = graph_reshape(g, graph_permute(g, x, perm), 2, (int64_t[]){ rows, cols });
     val before = products_before(g, flat, rows, cols);
     val after = graph_flip(g, products_before(g, graph_flip(g, flat, 2), rows, cols), 2);
@@ -179,7 +193,7 @@ static val grad_reduce(graph *g, const node *n, val o, val G) {
     const int64_t *dims = graph_get(g, x)->dims;
     val spread = graph_expand(g, G, dims);
     if (n->op == OP_sum) return spread;
-    if (n->op == OP_prod) return graph_binary(g, OP_mul, spread, products_of_others(g, x, (uint64_t)n->attr[0]));
+    if (n->op == OP_prod) return graph_binary(g, OP_mul, spread, products_of_others(g, n));
     /* The largest elements share the gradient equally. */
     val hit = graph_binary(g, OP_eq, x, graph_expand(g, o, dims));
     val count = graph_reduce(g, OP_sum, graph_cast(g, hit, n->dtype), (uint64_t)n->attr[0]);
@@ -190,11 +204,11 @@ static val grad_reduce(graph *g, const node *n, val o, val G) {
 /* Puts `step - 1` zeros behind every element along axis: reshape to [.., d, 1, ..], pad, reshape back. */
 static val dilate(graph *g, val x, int axis, int64_t step) {
     const node n = *graph_get(g, x);
-    int64_t rows = product(n.dims, 0, axis), cols = product(n.dims, axis + 1, n.rank), dims[TN_MAX_RANK];
+    ext rows = product(g, n.dims, 0, axis), cols = product(g, n.dims, axis + 1, n.rank), dims[TN_MAX_RANK];
     val y = graph_reshape(g, x, 4, (int64_t[]){ rows, n.dims[axis], 1, cols });
     y = graph_pad(g, y, (int64_t[]){ 0, 0, 0, 0 }, (int64_t[]){ 0, 0, step - 1, 0 }, 0.0);
     for (int i = 0; i < n.rank; i++) dims[i] = n.dims[i];
-    dims[axis] *= step;
+    dims[axis] = times(g, dims[axis], step);
     return graph_reshape(g, y, n.rank, dims);
 }
 
@@ -206,10 +220,11 @@ static val grad_slice(graph *g, const node *n, val G) {
         if (step[i] > 1) G = dilate(g, G, i, step[i]);
     for (int i = 0; i < n->rank; i++) {
         /* The zeros behind the last element may reach past the end: cut them. */
-        int64_t have = n->dims[i] * (step[i] > 1 ? step[i] : 1), room = x.dims[i] - start[i];
+        ext have = times(g, n->dims[i], step[i] > 1 ? step[i] : 1), room = minus(g, x.dims[i], start[i]);
         one[i] = 1;
-        keep[i] = have < room ? have : room;
-        after[i] = room - keep[i];
+        bool all = g->params ? ext_never_less(g->params, room, have) : have <= room;
+        keep[i] = all ? have : room;
+        after[i] = literal(g, n, minus(g, room, keep[i]), "rest of an axis");
     }
     return graph_pad(g, graph_slice(g, G, zero, keep, one), start, after, 0.0);
 }
@@ -258,7 +273,7 @@ static val grad_concat(graph *g, const node *n, int slot, val G) {
     int axis = (int)n->attr[0];
     int64_t start[TN_MAX_RANK] = { 0 }, step[TN_MAX_RANK];
     for (int i = 0; i < n->rank; i++) step[i] = 1;
-    for (int i = 0; i < slot; i++) start[axis] += graph_get(g, n->in[i])->dims[axis];
+    for (int i = 0; i < slot; i++) start[axis] += literal(g, n, graph_get(g, n->in[i])->dims[axis], "axis");
     return graph_slice(g, G, start, graph_get(g, n->in[slot])->dims, step);
 }
 
@@ -305,7 +320,7 @@ static val grad_dot(graph *g, const node *n, int slot, val G) {
 static val grad_gather(graph *g, const node *n, val G) {
     val x = n->in[0], index = n->in[1];
     int axis = (int)n->attr[0];
-    val last = graph_splat_like(g, index, (double)(graph_get(g, x)->dims[axis] - 1));
+    val last = graph_splat_like(g, index, (double)(literal(g, n, graph_get(g, x)->dims[axis], "axis") - 1));
     val inside = graph_binary(g, OP_max, graph_binary(g, OP_min, index, last), graph_splat_like(g, index, 0.0));
     return graph_scatter_add(g, graph_splat_like(g, x, 0.0), inside, G, axis, 0);
 }
@@ -318,7 +333,7 @@ static val used_updates(graph *g, const node *n) {
     val high = graph_binary(g, OP_lt, index, graph_splat_like(g, index, (double)n->dims[n->attr[0]]));
     val used = graph_binary(g, OP_and, low, high);
     if (n->op != OP_scatter_set || ix.rank == 0 || n->dims[n->attr[0]] == 0) return used;
-    int64_t elems = graph_elems(g, index);
+    ext elems = graph_elems_ext(g, index);
     val number = graph_reshape(g, graph_iota(g, TN_I64, 1, &elems, 0), ix.rank, ix.dims);
     val last = graph_scatter(g, OP_scatter_set, graph_splat(g, TN_I64, 1, &n->dims[n->attr[0]], 0), index, number, 0, 0);
     return graph_binary(g, OP_and, used, graph_binary(g, OP_eq, graph_gather(g, last, index, 0), number));
@@ -371,7 +386,8 @@ static val grad_scatter(graph *g, const node *n, val o, int slot, val G) {
     if (n->attr[1])
         guard_fail(g->a->gd, TN_ERR_UNSUPPORTED, "%s with batch=%lld has no gradient: the compiler makes it after gradients",
                    op_get((op_code)n->op)->name, (long long)n->attr[1]);
-    if (n->dims[n->attr[0]] == 0 || graph_elems(g, n->in[1]) == 0) return slot ? graph_splat_like(g, n->in[2], 0.0) : G;
+    if (literal(g, n, n->dims[n->attr[0]], "axis") == 0 || graph_elems(g, n->in[1]) == 0)
+        return slot ? graph_splat_like(g, n->in[2], 0.0) : G;
     if (n->op == OP_scatter_mul) return grad_scatter_mul(g, n, slot, G);
     if (n->op == OP_scatter_max || n->op == OP_scatter_min) return grad_scatter_extreme(g, n, o, slot, G);
     if (slot == 0) return scattered_like(g, n, OP_scatter_set, G, graph_splat(g, n->dtype, up.rank, up.dims, 0));
@@ -438,18 +454,9 @@ void grad_mark(grad_ctx *c) {
     }
 }
 
-static void check_static(graph *g, val v) {
-    const node *n = graph_get(g, v);
-    for (int i = 0; i < n->rank; i++)
-        if (n->dims[i] < 0)
-            guard_fail(g->a->gd, TN_ERR_UNSUPPORTED, "grad: %s %%%u has a symbolic dim, which grad does not support",
-                       op_get(n->op)->name, v);
-}
-
 static void visit(grad_ctx *c, val v) {
     graph *g = c->g;
     const node n = *graph_get(g, v);
-    check_static(g, v);
     if (c->position[v]) no_gradient(g, c->position[v]);
     g->here = n.where; /* errors in a rule and the new nodes point to the op that they come from */
     if (grad_visit_control(c, v)) return;
@@ -462,7 +469,6 @@ static void visit(grad_ctx *c, val v) {
         slot_kind kind = slot_kind_of(n.op, slot);
         if (kind == SLOT_ZERO) continue;
         if (kind == SLOT_NONE) no_gradient(g, v);
-        check_static(g, x);
         grad_add(c, x, grad_operand(g, &again, o, slot, c->adj[v]));
     }
 }

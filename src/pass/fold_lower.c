@@ -1,7 +1,7 @@
 /* fold_lower.c - op fold (the adjoint of window) in terms of movement and addition, one window axis at a time.
  *
- * In: fold nodes. Out: none are left outside regions; the scheduler relies on it. For one axis with H elements, P positions and
- * K offsets, out[h] is the sum over k of x[p, k] where p * stride + k * dilation = h:
+ * In: fold nodes. Out: none are left outside regions, but along symbolic dims; the scheduler relies on it. For one axis with H
+ * elements, P positions and K offsets, out[h] is the sum over k of x[p, k] where p * stride + k * dilation = h:
  *
  * - stride >= K, dilation 1: no two windows overlap. Pad K to stride, put it beside p, merge the two, cut or pad to H.
  * - stride > 1, dilation 1: the K offsets are blocks of `stride`, of which no two overlap: block q moves q positions, the
@@ -133,6 +133,8 @@ static val lower(graph *g, val v, arena *scratch) {
     (void)scratch;
     node n = *graph_get(g, v);
     if (n.op != OP_fold) return 0;
+    for (int i = 0; i < n.attr[0]; i++)
+        if (!ext_is_lit(n.dims[n.attr[1 + 4 * i]])) return 0; /* the scheduler refuses it */
     bool is_half = dtype_is_narrow_float(n.dtype);
     val x = is_half ? graph_cast(g, n.in[0], TN_F32) : n.in[0];
     if (graph_elems(g, x) == 0) return zeros(g, n.dtype, n.rank, n.dims);
@@ -154,4 +156,4 @@ static val lower(graph *g, val v, arena *scratch) {
     return graph_cast(g, x, n.dtype);
 }
 
-bool pass_fold_lower(graph *g, arena *scratch) { return rewrite_each(g, scratch, lower); }
+bool pass_fold_lower(graph *g, arena *scratch) { return rewrite_dims(g, scratch, lower); }

@@ -99,12 +99,12 @@ bool unit_reshape(const node *x, const node *y, int map[TN_MAX_RANK]) {
 }
 
 /* Sources and control flow are never rewritten, nodes nobody reads not worth it. */
-static bool is_candidate(const graph *g, val v) {
+static bool is_candidate(const graph *g, val v, bool dims) {
     const node *n = graph_get(g, v);
     op_class cls = op_get(n->op)->cls;
     if (cls == CL_NIL || cls == CL_CTRL || n->op == OP_input || n->op == OP_state) return false;
-    if (!graph_is_read(g, v) || !is_static(g, v)) return false;
-    for (int i = 0; i < n->n_in; i++)
+    if (!graph_is_read(g, v) || !(dims || is_static(g, v))) return false;
+    for (int i = 0; i < n->n_in && !dims; i++)
         if (!is_static(g, n->in[i])) return false;
     return true;
 }
@@ -125,13 +125,13 @@ static void erase_dead(graph *g, arena *scratch, val v, val placeholder) {
     }
 }
 
-bool rewrite_each(graph *g, arena *scratch, rewrite_fn rule) {
+static bool rewrite(graph *g, arena *scratch, rewrite_fn rule, bool dims) {
     val placeholder = 0;
     const char *here = g->here;
     /* Every rule makes some measure smaller, so the growth bound is never met; it keeps a defective rule from looping. */
     int64_t bound = 16 * (int64_t)g->nodes.n + 1024;
     for (int v = 1; v < g->nodes.n && v < bound; v++) {
-        if (!is_candidate(g, (val)v)) continue;
+        if (!is_candidate(g, (val)v, dims)) continue;
         int n_before = g->nodes.n;
         const char *name = graph_get(g, (val)v)->name;
         g->here = graph_get(g, (val)v)->where;
@@ -148,6 +148,9 @@ bool rewrite_each(graph *g, arena *scratch, rewrite_fn rule) {
     g->here = here;
     return placeholder != 0;
 }
+
+bool rewrite_each(graph *g, arena *scratch, rewrite_fn rule) { return rewrite(g, scratch, rule, false); }
+bool rewrite_dims(graph *g, arena *scratch, rewrite_fn rule) { return rewrite(g, scratch, rule, true); }
 
 /* At least 2^16 elements behind each of fewer than 64 results: one result a thread would leave most cores idle. */
 bool splits_large_reduce(const graph *g, val x, uint64_t axes) {

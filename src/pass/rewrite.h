@@ -19,6 +19,7 @@ typedef val (*rewrite_fn)(graph *g, val v, arena *scratch);
  * when they stand for a labelled node, its label. Nodes that nothing reads any more let go of their operands, so that
  * graph_n_uses and graph_used_once count readers that will be left. Returns whether anything changed. */
 bool rewrite_each(graph *g, arena *scratch, rewrite_fn rule);
+bool rewrite_dims(graph *g, arena *scratch, rewrite_fn rule); /* the rule sees nodes that touch symbolic dims, too */
 
 bool is_static(const graph *g, val v); /* no symbolic dims */
 bool is_splat(const graph *g, val v);

@@ -18,8 +18,11 @@ static const char *needs_literals(const graph *g, val v) {
     for (int i = 0; i < n->n_in; i++) any = any || is_symbolic(g, n->in[i]);
     if (!any) return NULL;
     if (n->region || op_get((op_code)n->op)->cls == CL_CTRL) return "in control flow";
-    if (op_get((op_code)n->op)->cls == CL_SCATTER) return "in a scatter";
+    for (int i = 0; op_is_scatter((op_code)n->op) && i < n->rank; i++)
+        if (i >= n->attr[0] && !ext_is_lit(n->dims[i])) return "from the axis of a scatter on";
     if (n->op == OP_gather && is_symbolic(g, n->in[0])) return "in a gather's table";
+    for (int i = 0; n->op == OP_fold && i < n->attr[0]; i++)
+        if (!ext_is_lit(n->dims[n->attr[1 + 4 * i]])) return "along an axis of a window whose gradient is asked for";
     if (n->op == OP_concat && !ext_is_lit(n->dims[n->attr[0]])) return "along the axis of a concat";
     for (int i = 0; n->op == OP_pad && i < n->rank; i++)
         if (!ext_is_lit(n->dims[i]) && (n->attr[i] || n->attr[n->rank + i])) return "along an axis that is padded";
@@ -29,14 +32,14 @@ static const char *needs_literals(const graph *g, val v) {
 static void refuse(const graph *g) {
     for (val v = 1; v < (val)g->nodes.n; v++) {
         const node *n = graph_get(g, v);
-        if (n->op == OP_fold)
-            guard_fail(g->a->gd, TN_ERR_INTERNAL, "op fold (%%%u) reached the scheduler: pass fold_lower must run first", v);
         const char *what = g->params ? needs_literals(g, v) : NULL;
         if (what)
             guard_fail(g->a->gd, TN_ERR_UNSUPPORTED,
                        "%s (%%%u) is %s%s%s: symbolic dims are not supported %s yet; give the dim a value",
                        op_get((op_code)n->op)->name, v, graph_shape_text(g, g->a, v), n->where ? " at " : "",
                        n->where ? n->where : "", what);
+        if (n->op == OP_fold)
+            guard_fail(g->a->gd, TN_ERR_INTERNAL, "op fold (%%%u) reached the scheduler: pass fold_lower must run first", v);
     }
 }
 

@@ -1,0 +1,226 @@
+/* test_dynamic_training.c - training with symbolic dims: losses and weights of a program for a range of sizes, against the
+ * evaluator and programs for each size alone, in every mode that serves dims; what has no gradient there says so.
+ *
+ * Labels: long */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "api/api.h"
+#include "ir/kernel.h"
+#include "support/support.h"
+#include "tenon/tenon_nn.h"
+
+enum { BATCH = 40, LENGTH = 19, CLASSES = 7, WORDS = 11, STEPS = 3, MOST = 1 << 12 };
+
+/* ---- networks: the loss; inputs "x", of f32 or words, and labels "t" ---- */
+
+typedef tn_tensor (*network)(tn_graph *g, int64_t batch, int64_t length);
+
+static tn_tensor mlp(tn_graph *g, int64_t batch, int64_t length) {
+    (void)length;
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(batch, 37));
+    tn_tensor h = tn_tanh(tn_nn_layer_norm(tn_nn_linear(tn_relu(tn_nn_linear(x, 64, "fc1")), 33, "fc2"), 0, "n"));
+    return tn_nn_cross_entropy(tn_nn_linear(h, CLASSES, "fc3"), tn_input(g, "t", TN_I32, TN_DIMS(batch)));
+}
+
+/* Words and their places, one causal layer, the loss of each next word. */
+static tn_tensor transformer(tn_graph *g, int64_t batch, int64_t length) {
+    tn_tensor words = tn_input(g, "x", TN_I32, TN_DIMS(batch, length)), qkv[3];
+    tn_tensor place = tn_nn_embedding(tn_iota(g, TN_I32, TN_DIMS(length), 0), LENGTH, 12, "places");
+    tn_tensor x = tn_add(tn_nn_embedding(words, WORDS, 12, "words"), place), h = tn_nn_layer_norm(x, 0, "n1");
+    static const char *const names[] = { "q", "k", "v" };
+    for (int i = 0; i < 3; i++)
+        qkv[i] = tn_transpose(tn_reshape(tn_nn_linear(h, 12, names[i]), TN_DIMS(batch, length, 3, 4)), 1, 2);
+    tn_tensor a = tn_transpose(tn_nn_attention(qkv[0], qkv[1], qkv[2], 1), 1, 2);
+    x = tn_add(x, tn_nn_linear(tn_reshape(a, TN_DIMS(batch, length, 12)), 12, "o"));
+    x = tn_add(x, tn_nn_linear(tn_tanh(tn_nn_linear(tn_nn_layer_norm(x, 0, "n2"), 24, "up")), 12, "down"));
+    return tn_nn_cross_entropy(tn_nn_linear(x, WORDS, "head"), tn_input(g, "t", TN_I32, TN_DIMS(batch, length)));
+}
+
+static tn_tensor pictures(tn_graph *g, int64_t batch, int64_t length) {
+    (void)length;
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(batch, 9, 8, 1));
+    x = tn_relu(tn_nn_conv2d(x, (tn_nn_conv_opts){ .out_channels = 5, .kernel = { 3, 3 }, .padding = { 1, 1 } }, "c1"));
+    x = tn_nn_max_pool(x, (tn_nn_pool_opts){ .kernel = { 2, 2 } });
+    x = tn_relu(tn_nn_conv2d(x, (tn_nn_conv_opts){ .out_channels = 6, .kernel = { 3, 3 }, .stride = { 2, 2 } }, "c2"));
+    x = tn_mean(x, TN_INTS(1, 2), 0);
+    return tn_nn_cross_entropy(tn_nn_linear(x, CLASSES, "fc"), tn_input(g, "t", TN_I32, TN_DIMS(batch)));
+}
+
+static const struct {
+    const char *name;
+    network of;
+} networks[] = { { "mlp", mlp }, { "transformer", transformer }, { "pictures", pictures } };
+
+static const struct {
+    tn_mode mode;
+    int fusion;
+} modes[] = {
+    { TN_MODE_GRAPH, -1 }, { TN_MODE_COMPILED, 0 }, { TN_MODE_COMPILED, 2 }, { TN_MODE_COMPILED, 3 }, { TN_MODE_LOOP, -1 }
+};
+
+/* TENON_DEVICE: dynamic programs run there, what they are compared with on the CPU. */
+static const char *on_device(void) { return test_device_is_cpu() ? NULL : test_device(); }
+
+static const int64_t sizes[][2] = { { 1, 1 }, { 40, 19 }, { 7, 5 }, { 16, 8 }, { 33, 1 }, { 1, 16 } };
+
+/* ---- one training step after the other ---- */
+
+static float pixels[BATCH * 72];
+static int32_t words[BATCH * LENGTH], labels[BATCH * LENGTH];
+
+static tn_graph *training(tn_ctx *ctx, size_t n, int64_t batch, int64_t length) {
+    tn_graph *g = tn_graph_new(ctx, networks[n].name);
+    bool dims = batch == 0;
+    if (dims) batch = tn_dim(g, "batch", 1, BATCH, 1), length = n == 1 ? tn_dim(g, "length", 1, LENGTH, 1) : 1;
+    tn_tensor loss = networks[n].of(g, batch, length);
+    if (n == 0) /* a large eps: what rounding leaves of a gradient that should be 0 makes no step */
+        tn_nn_adam(loss, (tn_nn_adam_opts){ .lr = 0.02, .eps = 0.01 });
+    else
+        tn_nn_sgd(loss, (tn_nn_sgd_opts){ .lr = 0.1, .momentum = 0.9 });
+    tn_output(loss, "loss");
+    return g;
+}
+
+static tn_session *session_of(tn_graph *g, size_t m, const char *device, tn_program **p) {
+    tn_session *s;
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.mode = modes[m].mode, o.fusion = modes[m].fusion, o.threads = 2, o.check = 1;
+    if (device) o.device = device, o.threads = 0;
+    if (tn_compile(g, &o, p) || tn_session_new(*p, &s)) fail_msg("%s", tn_ctx_error(tn_graph_ctx(g)));
+    return s;
+}
+
+static float step(tn_session *s, void *x) {
+    float loss;
+    if (tn_run(s, TN_BIND({ "x", x }, { "t", labels }, { "loss", &loss }))) fail_msg("%s", tn_session_error(s));
+    return loss;
+}
+
+/* The loss before any step, by the evaluator. */
+static double evaluated(const tn_graph *g, const int64_t *size, const void *x) {
+    arena a;
+    guard gd;
+    arena_init(&a, mem_libc(), &gd);
+    if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+    graph *at = graph_at(g->ir, size, &a);
+    eval_value *in = ARENA_ARRAY(&a, eval_value, at->inputs.n);
+    for (int i = 0; i < at->inputs.n; i++) {
+        val v = at->inputs.at[i];
+        const node *n = graph_get(at, v);
+        if (n->op == OP_input) in[i] = eval_load(at, &a, v, n->name[0] == 't' ? (const void *)labels : x);
+    }
+    double loss = eval_graph(at, &a, in)[at->outputs.at[graph_find_output(at, "loss")].v].f[0];
+    arena_fini(&a);
+    return loss;
+}
+
+static void same_weights(tn_session *dynamic, tn_session *literal, const tn_graph *g, const char *what) {
+    static float got[MOST], want[MOST];
+    for (int i = 0; i < g->ir->inputs.n; i++) {
+        const node *n = graph_get(g->ir, g->ir->inputs.at[i]);
+        size_t elems = (size_t)graph_elems(g->ir, g->ir->inputs.at[i]);
+        if (n->op != OP_state || n->dtype != TN_F32) continue;
+        assert_true(elems <= MOST);
+        assert_int_equal(tn_session_get(dynamic, n->name, got, elems * sizeof *got), TN_OK);
+        assert_int_equal(tn_session_get(literal, n->name, want, elems * sizeof *got), TN_OK);
+        for (size_t k = 0; k < elems; k++)
+            if (!(fabsf(got[k] - want[k]) <= 1e-4f * (0.1f + fabsf(want[k]))))
+                fail_msg("%s: element %zu of %s is %.9g, not %.9g", what, k, n->name, (double)got[k], (double)want[k]);
+    }
+}
+
+static void check_size(tn_ctx *ctx, size_t n, size_t m, tn_program *p, const tn_graph *g, const int64_t *size) {
+    tn_session *s, *alone;
+    tn_program *literal;
+    tn_graph *h = training(ctx, n, size[0], size[1]);
+    void *x = n == 1 ? (void *)words : pixels;
+    char what[128];
+    snprintf(what, sizeof what, "%s, mode %d, fusion %d, batch %d, length %d", networks[n].name, (int)modes[m].mode,
+             modes[m].fusion, (int)size[0], (int)size[1]);
+    alone = session_of(h, m, NULL, &literal);
+    assert_int_equal(tn_session_new(p, &s), TN_OK);
+    assert_int_equal(tn_bind_dim(s, "batch", size[0]), TN_OK);
+    if (n == 1) assert_int_equal(tn_bind_dim(s, "length", size[1]), TN_OK);
+    double first = evaluated(g, size, x);
+    for (int i = 0; i < STEPS; i++) {
+        double got = (double)step(s, x), want = (double)step(alone, x);
+        if (!(fabs(got - want) <= 1e-5 * (1 + fabs(want)))) fail_msg("%s: loss %d is %.9g, not %.9g", what, i, got, want);
+        if (i == 0 && !(fabs(got - first) <= 1e-5 * (1 + fabs(first)))) fail_msg("%s: %.9g, not %.9g", what, got, first);
+    }
+    same_weights(s, alone, g, what);
+    tn_session_free(s), tn_session_free(alone), tn_program_free(literal), tn_graph_free(h);
+}
+
+static void test_training(void **state) {
+    (void)state;
+    tn_ctx *ctx = test_ctx();
+    rng r = rng_make(5);
+    for (int i = 0; i < BATCH * 72; i++) pixels[i] = (float)rng_range(&r, -2, 2);
+    for (int i = 0; i < BATCH * LENGTH; i++)
+        words[i] = (int32_t)rng_below(&r, WORDS), labels[i] = (int32_t)rng_below(&r, CLASSES);
+    for (size_t n = 0; n < COUNT_OF(networks); n++)
+        for (size_t m = 0; m < COUNT_OF(modes); m++) {
+            tn_program *p;
+            tn_graph *g = training(ctx, n, 0, 0);
+            tn_session *s = session_of(g, m, on_device(), &p);
+            for (size_t i = 0; i < COUNT_OF(sizes); i++)
+                if (campaign_has(n + m + i, 3)) check_size(ctx, n, m, p, g, sizes[i]);
+            tn_session_free(s), tn_program_free(p), tn_graph_free(g);
+        }
+    tn_ctx_free(ctx);
+}
+
+/* ---- what is refused, by name ---- */
+
+static tn_tensor factors(tn_tensor x) { return tn_prod(x, TN_INTS(1), 0); }
+static tn_tensor up_to_half(tn_tensor x) {
+    int64_t length = tn_tensor_shape(x).dim[1];
+    int64_t half = tn_dim_ceil_div(x.graph, length, 2);
+    return tn_slice(x, (int64_t[]){ 0, 0 }, (int64_t[]){ 4, half }, NULL, 2);
+}
+static tn_tensor neighbours(tn_tensor x) { return tn_window(x, (int64_t[]){ 1 }, (int64_t[]){ 3 }, NULL, NULL, 1); }
+static tn_tensor all_but_last(tn_tensor x) {
+    int64_t length = tn_tensor_shape(x).dim[1];
+    return tn_slice(x, (int64_t[]){ 0, 0 }, (int64_t[]){ 4, tn_dim_add(x.graph, length, -1) }, NULL, 2);
+}
+
+static const struct {
+    tn_tensor (*of)(tn_tensor x /* f32[4,length] */);
+    const char *text;
+} refused[] = {
+    { factors, "prod whose number of factors is length, not a number, has no gradient" },
+    { up_to_half, "slice whose rest of an axis is" },
+    { neighbours, "along an axis of a window whose gradient is asked for" },
+    { all_but_last, "along an axis that is padded" },
+};
+
+static void test_refused(void **state) {
+    (void)state;
+    tn_ctx *ctx = test_ctx();
+    for (size_t i = 0; i < COUNT_OF(refused); i++) {
+        tn_program *p;
+        tn_graph *g = tn_graph_new(ctx, "g");
+        tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(4, tn_dim(g, "length", 3, 9, 1))), d;
+        tn_status status = tn_grad(tn_sum(tn_exp(refused[i].of(x)), TN_ALL_AXES, 0), &x, 1, &d);
+        if (!status) tn_output(d, "d"), status = tn_compile(g, NULL, &p);
+        if (status != TN_ERR_UNSUPPORTED) fail_msg("%d: %s", (int)status, tn_ctx_error(ctx));
+        if (!strstr(tn_ctx_error(ctx), refused[i].text)) fail_msg("%s: not in: %s", refused[i].text, tn_ctx_error(ctx));
+        tn_graph_free(g);
+    }
+    tn_ctx_free(ctx);
+}
+
+int main(int argc, char **argv) { /* a pattern of tests */
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_training), cmocka_unit_test(test_refused) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
