@@ -208,8 +208,11 @@ tn_tensor tn_segment_ids(tn_tensor offsets, int64_t n_rows) {
     if (s.rank != 1 || s.dim[0] < 1 || n_rows < 0)
         return nn_fail(offsets.graph, TN_ERR_SHAPE, "%s: offsets of rank %d for %lld rows: expected a vector of one or more",
                        fn, s.rank, (long long)n_rows);
-    tn_tensor row = tn_iota(offsets.graph, TN_I64, TN_DIMS(n_rows), 0);
-    return tn_add_scalar(tn_searchsorted(wide(offsets), row, 1), -1);
+    if (n_rows == 0) return tn_full(offsets.graph, TN_I64, TN_DIMS(0), 0);
+    /* One less than how many offsets there are up to the row. */
+    tn_tensor none = tn_full(offsets.graph, TN_I32, TN_DIMS(n_rows), 0), ones = tn_full(offsets.graph, TN_I32, s, 1);
+    tn_tensor upto = tn_cumulative(tn_scatter_add(none, offsets, ones, 0), 0, TN_SCAN_SUM, (tn_cumulative_opts){ 0 });
+    return tn_add_scalar(wide(upto), -1);
 }
 
 /* ---- sparse matrices ---- */
