@@ -77,6 +77,7 @@ static int run(cli *c) {
     if (!strcmp(what, "rnn")) return bench_rnn(c);
     if (!strcmp(what, "sort")) return bench_sort(c);
     if (!strcmp(what, "concat")) return bench_concat(c);
+    if (!strcmp(what, "sparse")) return bench_sparse(c);
     if (!strcmp(what, "serve")) return bench_serve(c);
     if (!strcmp(what, "ir")) return bench_ir(c);
     if (!strcmp(what, "machine")) return machine(c);
@@ -85,7 +86,7 @@ static int run(cli *c) {
     cli_usage(c,
               "there is no benchmark %s (modes, ladder, gemm, conv, rows, train, compile, contention, memory, exp, ulp, sum, "
               "control, "
-              "dynamic, rnn, sort, concat, serve, ir, machine, model, models, bytes)",
+              "dynamic, rnn, sort, concat, sparse, serve, ir, machine, model, models, bytes)",
               what);
 }
 
@@ -103,7 +104,8 @@ static const cli_option options[] = {
       "modes: on: compiled before the timer; off: every kernel compiled again inside it, in each run or call (default "
       "on,off)" },
     { "device", 'd', "NAME",
-      "modes, ladder, gemm, conv, rows, train, compile, memory, exp, sum, control, dynamic, rnn, sort, concat: cpu (default), "
+      "modes, ladder, gemm, conv, rows, train, compile, memory, exp, sum, control, dynamic, rnn, sort, concat, sparse: cpu "
+      "(default), "
       "cuda or opencl" },
     { "dtype", 0, "NAME", "gemm: f32 (default), bf16, or i8: u8 times i8; models: f32, bf16 or f16" },
     { "trans", 0, "LIST", "gemm: nn (default), nt, tn, tt: whether x and w are given as their transposes" },
@@ -141,7 +143,7 @@ const cli_command command_bench = {
     "bench",
     "WHAT [WORK]",
     "measure: modes, ladder, gemm, conv, rows, train, compile, contention, memory, exp, ulp, sum, control, dynamic, rnn, "
-    "sort, concat, serve, ir, machine, model, models, bytes",
+    "sort, concat, sparse, serve, ir, machine, model, models, bytes",
     "modes     random networks of Linear and ReLU layers ending in softmax, run in every mode:\n"
     "          naive (each op compiled again every time), immediate (each op by itself), graph (queued at once),\n"
     "          compiled and loop (many steps in one call) at the fusion levels of --fusion; and the same with the kernel "
@@ -175,20 +177,21 @@ const cli_command command_bench = {
     "sum       0.1 so many times, random and alternating numbers, by plain loops and graphs that round in different ways: the\n"
     "          error against the exact sum, its bound, and the time.\n"
     "control   loops of many short iterations, each beside a loop in C.\n"
-    "dynamic   one program for a range of sizes beside programs for each, at --samples sizes.\n"
+    "dynamic   one program for a range of sizes beside programs for each.\n"
     "rnn       an LSTM forward and a training step of two layers.\n"
     "sort      top-k of long rows, a sorted array, running sums.\n"
     "concat    arrays side by side, chosen from, and backward.\n"
+    "sparse    a sparse matrix by density, beside the dense product.\n"
     "serve     requests of many threads, one by one and gathered into batches.\n"
-    "ir        random graphs built, printed, parsed back, checked and walked: values a second.\n"
+    "ir        random graphs built, printed, parsed back, checked and walked.\n"
     "model     the cost model against measured kernels of models and of --samples random graphs (default 200).\n"
     "bytes     the model's bytes from memory, against simulated caches.\n"
     "machine   the ceilings: multiply-add rate and copy bandwidth.\n\n"
     "The variants take turns (A B C A B C ...), and so do the ceilings; each is warmed up first. Times are medians of samples\n"
-    "of at least 2 ms, with the 10th and 90th percentile and the best beside them. Every output is compared element by "
-    "element\n"
-    "with doubles, before and after the timing; a difference beyond err_bound ends with code 1.\n"
-    "compile_us and transfer_us (parameters and input handed over once) are not part of the times; only rows with cache `off`\n"
+    "of at least 2 ms, with the 10th and 90th percentile and the best beside them. Every output is compared with "
+    "doubles\n"
+    "before and after the timing; a difference beyond err_bound ends with code 1.\n"
+    "compile_us and transfer_us (parameters and input handed over once) are not in the times; only rows with cache `off`\n"
     "compile inside. docs/bench.md says what the columns are.\n\n"
     "examples:\n"
     "  tenon bench modes --depths 64 --sizes 16,64,256\n"

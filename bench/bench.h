@@ -103,6 +103,7 @@ int bench_dynamic(cli *c);
 int bench_rnn(cli *c);
 int bench_sort(cli *c);
 int bench_concat(cli *c);
+int bench_sparse(cli *c);
 int bench_serve(cli *c);
 int bench_ir(cli *c);
 int bench_model(cli *c);

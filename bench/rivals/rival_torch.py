@@ -125,6 +125,13 @@ def forward(work):
         scales = work.scales
         f = (lambda *x: torch.cat([a * s for a, s in zip(x, scales)], work.axis)) if work.what == "computed" else lambda *x: torch.cat(x, work.axis)
         return f, [tensor(x) for x in work.x], [], same
+    if work.kind == "sparse":
+        if work.what == "dense":
+            return torch.mm, [tensor(work.w), tensor(work.x)], [], same
+        if work.what != "csr" or compiled:
+            raise Never(work.what)
+        w = torch.sparse_csr_tensor(tensor(work.offset), tensor(work.column), tensor(work.values), (work.n, work.n), check_invariants=False)
+        return torch.mm, [w, tensor(work.x)], [], same
     raise Never(work.kind)
 
 
@@ -217,7 +224,32 @@ class TrainLstm(Train):
         self.losses = [self.step(), self.step()]
 
 
+class SparseGradients:
+    """Autograd's, through entries by row and column."""
+
+    def __init__(self, work):
+        if compiled:
+            raise Never(work.what)
+        self.at, self.dy, self.shape = tensor(np.stack([work.row, work.column])), tensor(work.dy), (work.n, work.n)
+        self.values, self.x = tensor(work.values).requires_grad_(), tensor(work.x).requires_grad_()
+
+    def step(self):
+        y = torch.sparse.mm(torch.sparse_coo_tensor(self.at, self.values, self.shape, is_coalesced=True), self.x)
+        return torch.autograd.grad(y, [self.values, self.x], self.dy)
+
+    def run(self, times):
+        for _ in range(times):
+            self.step()
+        wait()
+
+    def result(self):
+        dv, dx = self.step()
+        return {"dv": dv.cpu().numpy(), "dx": dx.cpu().numpy()}
+
+
 def make(work):
+    if work.kind == "sparse" and work.what == "gradient":
+        return SparseGradients(work)
     if work.kind == "lstm" and work.train:
         return TrainLstm(work)
     return Train(work) if work.kind == "train" else Forward(work)

@@ -171,6 +171,22 @@ class Work:
             return {f"d{i}": d for i, d in enumerate(np.split(dy, self.parts, self.axis))}
         return {"y": np.concatenate([x * s for x, s in zip(self.x, self.scales)], self.axis)}
 
+    # w[n, n] with so many entries times x[n, columns]; gradient: of sum(y dy) by the entries, row by row, and by x
+    def make_sparse(self):
+        self.place = np.sort(self.random.choice(self.n * self.n, self.entries, replace=False))
+        self.row, self.column = self.place // self.n, self.place % self.n
+        self.offset = np.searchsorted(self.row, np.arange(self.n + 1))
+        self.values = self.uniform(self.entries)
+        self.x, self.dy = self.uniform(self.n, self.columns), self.uniform(self.n, self.columns)
+        self.w = np.zeros((self.n, self.n), np.float32)
+        self.w[self.row, self.column] = self.values
+
+    def want_sparse(self):
+        w, x, dy = self.w.astype(float), self.x.astype(float), self.dy.astype(float)
+        if self.what == "gradient":
+            return {"dv": (x[self.column] * dy[self.row]).sum(1), "dx": w.T @ dy}
+        return {"y": w @ x}
+
     # what a rival must build; as one of the works above
     def make_compile(self):
         if self.what == "kernel":

@@ -255,6 +255,8 @@ bench "$checked,size,batch,footprint,bandwidth_ratio" sort --sizes 37,300 --thre
 spoiled "off by" sort --sizes 37 --cases top-k
 bench "$checked,size,batch,footprint,bandwidth_ratio" concat --sizes 3,70 --threads 1
 spoiled "off by" concat --sizes 3 --cases gradient
+bench "$checked,size,batch,variant,inputs,bandwidth_ratio" sparse --sizes 1,40 --threads 1
+spoiled "off by" sparse --sizes 40 --cases gradient
 runs=$((runs + 1))
 "$tenon" bench dynamic --samples 3 --largest 5 --threads 1 --cases mlp --json -q --seconds 0.005 >"$dir/out" 2>"$dir/err" || { fail "bench dynamic"; cat "$dir/err"; }
 python3 - "$dir/out" <<'PY' || fail "bench dynamic: the report"
