@@ -79,15 +79,48 @@ static void print_params_argument(clike *e, bool first) {
     else
         str_addf(e->out, "const int64_t *%s rows", e->l->restricted);
 }
+/* Sums and products cost a thread less than reading them does. */
+static bool is_computed(const exts *t, int i) {
+    const ext_row *r = &t->at.at[i];
+    bool fits = r->op == EXT_ADD || r->op == EXT_MUL;
+    for (int o = 0; o < 2 && fits; o++) {
+        ext x = o ? r->b : r->a;
+        fits = ext_lo(t, x) >= INT32_MIN && ext_hi(t, x) <= INT32_MAX;
+    }
+    return fits;
+}
+
+static void print_row(clike *e, ext x) {
+    if (ext_is_lit(x))
+        str_addf(e->out, "(%s)%lld", e->index, (long long)x);
+    else
+        str_addf(e->out, "e%d", ext_index(x));
+}
+
 static void print_params(clike *e) {
     const exts *t = e->k->params;
     if (!t) return;
     bool *used = ARENA_ARRAY(e->out->a, bool, t->at.n + 1);
     kernel_used_rows(e->k, used);
+    for (int i = t->at.n - 1; i >= 0; i--) {
+        const ext_row *r = &t->at.at[i];
+        if (!used[i] || !is_computed(t, i)) continue;
+        if (!ext_is_lit(r->a)) used[ext_index(r->a)] = true;
+        if (!ext_is_lit(r->b)) used[ext_index(r->b)] = true;
+    }
     if (e->l->offsets)
         str_addf(e->out, "    %sconst int64_t *const rows = (%sconst int64_t *)(prows + orows);\n", e->l->global, e->l->global);
-    for (int i = 0; i < t->at.n; i++)
-        if (used[i]) str_addf(e->out, "    const %s e%d = (%s)rows[%d];\n", e->index, i, e->index, i);
+    for (int i = 0; i < t->at.n; i++) {
+        if (!used[i]) continue;
+        str_addf(e->out, "    const %s e%d = ", e->index, i);
+        if (is_computed(t, i)) {
+            print_row(e, t->at.at[i].a), str_add(e->out, t->at.at[i].op == EXT_ADD ? " + " : " * "),
+                print_row(e, t->at.at[i].b);
+        } else {
+            str_addf(e->out, "(%s)rows[%d]", e->index, i);
+        }
+        str_add(e->out, ";\n");
+    }
 }
 
 static void print_arguments(clike *e) {

@@ -128,13 +128,17 @@ static void print_bounded(clike *e, const kmask *m, int64_t extra) {
 static void print_condition(clike *e, const kins *in, int lane) {
     for (int m = 0; m < in->n_mask; m++) {
         if (m) str_add(e->out, " & ");
-        if (!ext_is_lit(in->mask[m].lo) || !ext_is_lit(in->mask[m].hi)) {
+        bool lit = ext_is_lit(in->mask[m].lo) && ext_is_lit(in->mask[m].hi);
+        if (!lit && (in->mask[m].lo != 0 || ext_lo(e->k->params, in->mask[m].hi) < 0)) {
             print_bounded(e, &in->mask[m], lane * in->mask_lane[m]);
             continue;
         }
         str_addf(e->out, "((%s)(", e->unsigned_index);
         clike_affine(e, in->mask[m].e, lane * in->mask_lane[m] - in->mask[m].lo);
-        str_addf(e->out, ") < %lld%s)", (long long)(in->mask[m].hi - in->mask[m].lo), e->unsigned_end);
+        if (lit)
+            str_addf(e->out, ") < %lld%s)", (long long)(in->mask[m].hi - in->mask[m].lo), e->unsigned_end);
+        else
+            str_addf(e->out, ") < (%s)", e->unsigned_index), clike_ext(e, in->mask[m].hi), str_add(e->out, ")");
     }
 }
 
