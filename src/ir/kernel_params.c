@@ -135,8 +135,10 @@ static range range_of(prover *p, const kins *in, const kins *loop) {
 static void take_masked(prover *p, kins *in, range *out) {
     for (int m = 0; m < in->n_mask; m++) {
         const kmask *x = &in->mask[m];
-        ext c = x->e.n && x->e.t[0].coef == 1 ? affine_coef(in->idx, x->e.t[0].var) : 0;
-        if (c == 0 || ext_lo(p->t, c) < 0 || !ext_is_lit(in->lanes > 1 ? c : 0)) continue;
+        ext c = 0;
+        int64_t lane = in->lanes > 1 ? in->mask_lane[m] : 0;
+        if (!x->e.n || !ext_divides(p->t, affine_coef(in->idx, x->e.t[0].var), x->e.t[0].coef, &c)) continue;
+        if (c == 0 || ext_lo(p->t, c) < 0 || !ext_is_lit(lane ? c : 0)) continue;
         affine rest = in->idx;
         bool whole = true;
         for (int i = 0; i < x->e.n; i++) {
@@ -145,7 +147,7 @@ static void take_masked(prover *p, kins *in, range *out) {
         }
         if (!whole) continue;
         in->idx = rest;
-        in->lane_stride -= in->lanes > 1 ? c * in->mask_lane[m] : 0;
+        in->lane_stride -= lane ? c * lane : 0;
         out->lo = ext_add(p->t, out->lo, ext_mul(p->t, c, ext_sub(p->t, x->lo, x->e.base)));
         out->hi = ext_add(p->t, out->hi, ext_mul(p->t, c, ext_add(p->t, ext_sub(p->t, x->hi, x->e.base), -1)));
     }
@@ -200,16 +202,22 @@ static bool is_inside(prover *p, const kins *in, int n_open, bool wide, range *x
     return known && ext_never_less(p->t, x->lo, 0) && ext_never_less(p->t, last, x->hi);
 }
 
-static void check_access(prover *p, int r) {
+static bool is_proven(prover *p, int r) {
     const kins *in = &p->k->ins.at[r];
-    if (is_masked(p, in)) return;
+    if (is_masked(p, in)) return true;
     int n_open = kernel_open_loops(p->k, (reg)r, p->open);
     range x;
     p->masked = in->n_mask > 0;
     bool inside = p->masked && is_inside(p, in, n_open, false, &x);
     p->masked = false;
-    if (inside || is_inside(p, in, n_open, true, &x) || is_inside(p, in, n_open, false, &x)) return;
-    if (!index_range(p, in, n_open, &x)) {
+    return inside || is_inside(p, in, n_open, true, &x) || is_inside(p, in, n_open, false, &x);
+}
+
+static void check_access(prover *p, int r) {
+    const kins *in = &p->k->ins.at[r];
+    range x;
+    if (is_proven(p, r)) return;
+    if (!index_range(p, in, kernel_open_loops(p->k, (reg)r, p->open), &x)) {
         problem(p, r, "a coefficient may have either sign");
         return;
     }
@@ -352,28 +360,46 @@ static bool is_literal(const kernel *k, const kins *in) {
  */
 static int check_widest(const kernel *k, str *out) {
     kernel *o = (kernel *)(uintptr_t)kernel_at_most(k, k->a); /* its own */
+    bool widened = false;
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         if (in->op != K_LOOP || ext_is_lit(in->hi) || !ext_is_lit(k->vars.at[in->var].extent)) continue;
         o->ins.at[i].hi = k->vars.at[in->var].extent;
-        if (in->par == PAR_BLOCKS) o->grid_blocks = kernel_nest_size(o, (reg)i);
+        widened |= in->par == PAR_BLOCKS;
+    }
+    for (int i = 1; i < k->ins.n && widened; i++) {
+        if (k->ins.at[i].op != K_LOOP) continue;
+        if (k->ins.at[i].par == PAR_BLOCKS) o->grid_blocks = kernel_nest_size(o, (reg)i);
+        i = kernel_loop_end(k, i);
     }
     return kernel_check_literal(o, out);
 }
 
+static prover prover_make(const kernel *k, str *out) {
+    return (prover){ .k = k, .t = exts_clone(k->params, k->a), .out = out, .open = ARENA_ARRAY(k->a, int, k->ins.n) };
+}
+
+static bool has_to_be_proven(const kernel *k, int r) {
+    kop op = (kop)k->ins.at[r].op;
+    return (op == K_LOAD || op == K_STORE || op == K_SCATTER) && !(k->block_threads && is_literal(k, &k->ins.at[r]));
+}
+
+void kernel_mark_unproven(const kernel *k, bool *out) {
+    prover p = prover_make(k, NULL);
+    for (int r = 1; r < k->ins.n; r++) out[r] = has_to_be_proven(k, r) && !is_proven(&p, r);
+}
+
 int kernel_check(const kernel *k, str *out) {
     if (!k->params) return kernel_check_literal(k, out);
-    prover p = { .k = k, .t = exts_clone(k->params, k->a), .out = out, .open = ARENA_ARRAY(k->a, int, k->ins.n) };
+    prover p = prover_make(k, out);
     for (int b = 0; b < k->bufs.n; b++)
         if (ext_lo(k->params, k->bufs.at[b].elems) < 0) problem(&p, 0, "a buffer may have less than no elements");
     p.n += p.n ? 0 : check_sample(k, 0, out);
     p.n += p.n ? 0 : check_sample(k, 2, out);
     p.n += p.n || !k->block_threads ? 0 : check_widest(k, out);
     for (int r = 1; r < k->ins.n && !p.n; r++) {
-        kop op = (kop)k->ins.at[r].op;
-        if (op == K_LOOP) check_loop(&p, r);
-        bool access = op == K_LOAD || op == K_STORE || op == K_SCATTER;
-        if (access && !(k->block_threads && is_literal(k, &k->ins.at[r]))) check_access(&p, r);
+        if (k->ins.at[r].op == K_LOOP) check_loop(&p, r);
+        if (has_to_be_proven(k, r)) check_access(&p, r);
     }
     for (int b = 0; b < k->bufs.n && k->tiled && k->par_var >= 0 && !p.n; b++) check_races(&p, b);
     if (p.t->problem && !p.n) problem(&p, 0, p.t->problem);

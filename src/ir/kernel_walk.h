@@ -20,4 +20,8 @@ bool kernel_walk(const kernel *k, reg r, const int *open, int n_open, walk_fn fn
 /* The K_LOOPs around instruction r, outermost first; room for [ins]. */
 int kernel_open_loops(const kernel *k, reg r, int *out);
 
+/* kernel_params.c: marks the accesses of a kernel with parameters that are not proven to be inside of their buffers for all
+ * values. */
+void kernel_mark_unproven(const kernel *k, bool *out);
+
 #endif

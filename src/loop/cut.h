@@ -1,16 +1,16 @@
 /* cut.h - kernels for GPUs whose sizes are given at run time. In: scalar form. Out: the form of a GPU, for all values.
  *
- * Where the number of rows is all that a kernel does not know, its schedule is that of the kernel for most rows, and what comes
- * out is cut to those that there are: what lies behind them is neither read nor written, and thread blocks that have nothing
- * else to do are not launched. So the form is that of a program for the largest size, with its bits. Any other kernel has a
- * thread block of loop/bind_rows.h for each iteration of its outer loops, or a thread. */
+ * The schedule is that of the kernel for the largest sizes, and what comes out is cut to those that there are: what lies behind
+ * them is neither read nor written, and thread blocks and steps of sums that have nothing else to do are left out. So the form
+ * is that of a program for the largest sizes; with its bits, where no distance in memory is given by a run. This takes
+ * elementwise work and contractions. Any other kernel has a thread block of loop/bind_rows.h for each iteration of its outer
+ * loops, or a thread. */
 #ifndef TN_LOOP_CUT_H
 #define TN_LOOP_CUT_H
 
 #include "ir/kernel.h"
 
-/* The kernel for the largest values, without parameters; NULL: its outermost loop is not all that has other sizes in each run,
- * or what it writes is not exactly that loop's rows. */
+/* The kernel for the largest values, or some above, without parameters; NULL: it is none of that kind. */
 kernel *loop_most(const kernel *k);
 /* `made`, which a schedule made of loop_most(k), for all values of the dims; NULL where an access cannot be cut. */
 kernel *loop_cut(const kernel *k, const kernel *made);

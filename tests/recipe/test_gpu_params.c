@@ -19,7 +19,7 @@
 
 static const struct {
     const char *text;
-    bool by_rows; /* all kernels: the schedule of the largest size, cut */
+    bool by_rows; /* all kernels: the schedule of the largest size, cut; of loops in the rows of the grid alone */
 } graphs[] = {
     { "graph @mlp<B 1..40>(x f32[B,37], w f32[37,64], b f32[1,64], v f32[64,10]) {\n"
       "  %1 = dot x, w f32[B,64]\n  %2 = expand b f32[B,64]\n  %3 = add %1, %2 f32[B,64]\n  %4 = max %3, 0.0 f32[B,64]\n"
@@ -53,6 +53,24 @@ static const struct {
     { "graph @scores<B 1..3, L 1..9>(q f32[B,L,8], k f32[B,L,8]) {\n"
       "  %1 = dot q, k batch=[0]x[0] contract=[2]x[2] f32[B,L,L]\n  %2 = exp %1 f32[B,L,L]\n"
       "  %3 = dot %2, k batch=[0]x[0] contract=[2]x[1] f32[B,L,8]\n  return %3 as \"y\"\n}\n",
+      false },
+    { "graph @heads<B 1..3, L 1..70>(q f32[B,L,2,8], k f32[B,L,2,8], v f32[B,L,2,8]) {\n"
+      "  %1 = dot q, k batch=[0,2]x[0,2] contract=[3]x[3] f32[B,2,L,L]\n  %2 = max %1, 0.0 f32[B,2,L,L]\n"
+      "  %3 = dot %2, v batch=[0,1]x[0,2] contract=[3]x[1] f32[B,2,L,8]\n  %4 = permute %3 perm=[0,2,1,3] f32[B,L,2,8]\n"
+      "  return %2 as \"w\", %4 as \"y\"\n}\n",
+      false },
+    { "graph @blocks<B 1..2, L 16..96 by 16>(q f32[B,L,24], k f32[B,L,24]) {\n"
+      "  %1 = dot q, k batch=[0]x[0] contract=[2]x[2] f32[B,L,L]\n"
+      "  %2 = dot %1, k batch=[0]x[0] contract=[2]x[1] f32[B,L,24]\n  return %1 as \"w\", %2 as \"y\"\n}\n",
+      false },
+    { "graph @across<B 1..40, L 1..21>(q f32[B,L,L], k f32[B,L,8]) {\n"
+      "  %1 = dot q, k batch=[0]x[0] contract=[2]x[1] f32[B,L,8]\n  return %1 as \"y\"\n}\n",
+      false },
+    { "graph @weights<B 0..90>(x f32[B,37], y f32[B,20]) {\n  %1 = dot x, y contract=[0]x[0] f32[37,20]\n"
+      "  %2 = mul %1, 0.5 f32[37,20]\n  return %2 as \"w\"\n}\n",
+      false },
+    { "graph @square<L 1..90>(x f32[L,L], y f32[L,L]) {\n  %1 = dot x, y contract=[1]x[0] f32[L,L]\n"
+      "  %2 = add %1, x f32[L,L]\n  return %2 as \"z\"\n}\n",
       false },
     { "graph @moved<B 1..9, L 1..11>(x f32[B,L,6]) {\n  %1 = permute x perm=[1,2,0] f32[L,6,B]\n  %2 = max %1, 0.0 f32[L,6,B]\n"
       "  %3 = concat x, x axis=2 f32[B,L,12]\n  return %2 as \"y\", %3 as \"z\"\n}\n",
