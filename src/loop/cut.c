@@ -27,6 +27,7 @@ typedef struct cutter {
     int64_t *apart; /* [rows of the table] what distances are made of in the literal kernel */
     levels *of;     /* [bufs] */
     int64_t *last;  /* [vars of what is cut] the largest value of each */
+    int *open;      /* scratch: [instructions] */
     bool spread;    /* distances are given by a run, too */
 } cutter;
 
@@ -100,11 +101,12 @@ static bool is_loaded_along(const kernel *k, reg r, kvar v) {
 }
 
 /* What stands in loops whose iterations a run gives does nothing behind their ends: it adds zeros, and stores nothing. */
-static bool ends_in_zeros(const kernel *k, int i) {
+static bool ends_in_zeros(const cutter *c, int i) {
+    const kernel *k = c->k;
     const kins *in = &k->ins.at[i];
     bool stores = (in->op == K_STORE || in->op == K_SCATTER) && !kbuf_is_local(&k->bufs.at[in->buf]);
-    int open[MAX_LOOPS], n = kernel_open_loops(k, (reg)i, open);
     if (in->op == K_SCATTER) return false;
+    int *open = c->open, n = kernel_open_loops(k, (reg)i, open);
     for (int l = 0; l < n; l++) {
         kvar v = k->ins.at[open[l]].var;
         bool sum = k->vars.at[v].reduce;
@@ -133,9 +135,9 @@ static bool is_known(cutter *c, int i) {
     }
     for (int m = 0; m < in->n_mask; m++)
         if (!affine_is_lit(in->mask[m].e) || !ext_is_lit(in->mask[m].lo) || !ext_is_lit(in->mask[m].hi)) return false;
-    if (!is_global(k, in)) return affine_is_lit(in->idx) && ends_in_zeros(k, i);
+    if (!is_global(k, in)) return affine_is_lit(in->idx) && ends_in_zeros(c, i);
     c->spread |= !affine_is_lit(in->idx);
-    return ends_in_zeros(k, i);
+    return ends_in_zeros(c, i);
 }
 
 /* Distances: of an odd multiple of what divides a dim, above all extents. */
@@ -156,7 +158,7 @@ static void find_distances(cutter *c) {
 }
 
 static bool cutter_make(cutter *c, const kernel *k) {
-    *c = (cutter){ .k = k, .of = ARENA_ARRAY(k->a, levels, k->bufs.n + 1) };
+    *c = (cutter){ .k = k, .of = ARENA_ARRAY(k->a, levels, k->bufs.n + 1), .open = ARENA_ARRAY(k->a, int, k->ins.n) };
     if (!gpu_outer_loops(k)) return false;
     for (int i = 0; i < k->params->n_dims; i++)
         if (ext_hi(k->params, exts_dim(k->params, i)) > MOST_HI) return false;
@@ -367,12 +369,11 @@ static void find_extents(const kernel *k, kernel *o) {
 }
 
 /* The coordinate is a loop's variable, which ends with it. */
-static bool ends_with(const kernel *o, int i, affine coordinate, ext n) {
-    int open[MAX_LOOPS], n_open = kernel_open_loops(o, (reg)i, open);
-    if (coordinate.n != 1 || coordinate.t[0].coef != 1 || coordinate.base) return false;
-    for (int l = 0; l < n_open; l++)
-        if (o->ins.at[open[l]].var == coordinate.t[0].var) return o->ins.at[open[l]].hi == n;
-    return false;
+static bool ends_with(const kernel *o, affine coordinate, ext n) {
+    bool ends = coordinate.n == 1 && coordinate.t[0].coef == 1 && coordinate.base == 0;
+    for (int i = 1; i < o->ins.n && ends; i++)
+        if (o->ins.at[i].op == K_LOOP && o->ins.at[i].var == coordinate.t[0].var) ends = o->ins.at[i].hi == n;
+    return ends;
 }
 
 static void bound(kernel *o, kins *in, affine e, int64_t lane, ext n) {
@@ -391,7 +392,7 @@ static void cut_access(const cutter *c, kernel *o, int i, const places *p) {
     for (int m = 0; m < in->n_mask && c->spread; m++) in->mask[m].e = without_zeros(c, in->mask[m].e);
     if (in->op == K_LOAD && !in->n_mask) in->imm = 0, in->imm_int = 0;
     for (int l = 0; l < x->n; l++) {
-        if (ext_is_lit(x->at[l].n) || (!x->at[l].whole && ends_with(o, i, p->at[l], x->at[l].n))) continue;
+        if (ext_is_lit(x->at[l].n) || (!x->at[l].whole && ends_with(o, p->at[l], x->at[l].n))) continue;
         bound(o, in, p->at[l], p->lane[l], x->at[l].n);
     }
 }
