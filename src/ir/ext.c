@@ -270,7 +270,12 @@ static bool add_factors(const exts *t, ext x, ext *at, int *n) {
 ext ext_mul(exts *t, ext x, ext y) {
     if (ext_is_lit(x) && !ext_is_lit(y)) return ext_mul(t, y, x);
     if (y == 0 || y == 1) return y ? x : 0;
-    const ext_row *r = with_literal(t, x, EXT_MUL);
+    const ext_row *r = with_literal(t, x, EXT_MUL), *row = ext_is_lit(x) ? NULL : exts_row(t, x);
+    if (ext_is_lit(y) && y < 0 && row && row->op == EXT_ADD) { /* so that what is taken off falls away */
+        ext a = row->a, b = row->b;
+        a = ext_mul(t, a, y);
+        return ext_add(t, a, ext_mul(t, b, y));
+    }
     if (ext_is_lit(y)) return r ? ext_mul(t, r->a, make(t, EXT_MUL, r->b, y)) : make(t, EXT_MUL, x, y);
     if (r) return ext_mul(t, ext_mul(t, r->a, y), r->b);
     if ((r = with_literal(t, y, EXT_MUL))) return ext_mul(t, ext_mul(t, x, r->a), r->b);
@@ -301,14 +306,7 @@ bool ext_divides(exts *t, ext x, ext y, ext *out) {
     return s->op == EXT_MUL && ext_divides(t, x, s->b, &q) && ext_divides(t, q, s->a, out);
 }
 
-ext ext_sub(exts *t, ext x, ext y) {
-    const ext_row *r = ext_is_lit(y) || x == y ? NULL : exts_row(t, y);
-    if (r && r->op == EXT_ADD) {
-        ext a = r->a, b = r->b;
-        return ext_sub(t, ext_sub(t, x, a), b);
-    }
-    return x == y ? 0 : ext_add(t, x, ext_mul(t, y, -1));
-}
+ext ext_sub(exts *t, ext x, ext y) { return x == y ? 0 : ext_add(t, x, ext_mul(t, y, -1)); }
 
 static ext divide(exts *t, ext_op op, ext x, ext y) {
     if (ext_lo(t, y) < 1) return fail(t, "a size is divided by what may be less than 1");

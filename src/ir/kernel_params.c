@@ -123,8 +123,13 @@ static range range_of(prover *p, const kins *in, const kins *loop) {
     if (p->wide) r = (range){ 0, ext_add(p->t, p->k->vars.at[loop->var].extent, -loop->step) };
     for (int m = 0; m < in->n_mask; m++) {
         const kmask *x = &in->mask[m];
-        if (x->e.n != 1 || x->e.t[0].var != loop->var || x->e.t[0].coef != 1 || in->mask_lane[m] != 0) continue;
+        ext way = x->e.n == 1 && x->e.t[0].var == loop->var ? x->e.t[0].coef : 0;
+        if ((way != 1 && way != -1) || in->mask_lane[m] != 0) continue;
         ext lo = ext_sub(p->t, x->lo, x->e.base), hi = ext_add(p->t, ext_sub(p->t, x->hi, x->e.base), -1);
+        if (way < 0) {
+            ext top = ext_mul(p->t, lo, -1);
+            lo = ext_mul(p->t, hi, -1), hi = top;
+        }
         if (ext_never_less(p->t, lo, r.lo)) r.lo = lo;
         if (ext_never_less(p->t, r.hi, hi)) r.hi = hi;
     }
@@ -133,12 +138,16 @@ static range range_of(prover *p, const kins *in, const kins *loop) {
 
 /* Takes c times the expression of a mask, which has all its variables, out of the index: that adds c times what it can be. */
 static void take_masked(prover *p, kins *in, range *out) {
-    for (int m = 0; m < in->n_mask; m++) {
+    for (int turn = 0; turn < in->n_mask * (p->k->vars.n + 1); turn++) { /* sums of many variables first */
+        int m = turn % in->n_mask;
         const kmask *x = &in->mask[m];
-        ext c = 0;
+        if (x->e.n != p->k->vars.n - turn / in->n_mask) continue;
         int64_t lane = in->lanes > 1 ? in->mask_lane[m] : 0;
-        if (!x->e.n || !ext_divides(p->t, affine_coef(in->idx, x->e.t[0].var), x->e.t[0].coef, &c)) continue;
-        if (c == 0 || ext_lo(p->t, c) < 0 || !ext_is_lit(lane ? c : 0)) continue;
+        ext c = lane && in->lane_stride % lane == 0 ? in->lane_stride / lane : 0;
+        if (x->e.n && (!ext_is_lit(x->e.t[0].coef) || x->e.t[0].coef < 1)) continue;
+        if (x->e.n && !ext_divides(p->t, affine_coef(in->idx, x->e.t[0].var), x->e.t[0].coef, &c)) continue;
+        bool up = ext_lo(p->t, c) > 0;
+        if ((!up && ext_hi(p->t, c) >= 0) || (lane && !ext_is_lit(c))) continue;
         affine rest = in->idx;
         bool whole = true;
         for (int i = 0; i < x->e.n; i++) {
@@ -148,8 +157,16 @@ static void take_masked(prover *p, kins *in, range *out) {
         if (!whole) continue;
         in->idx = rest;
         in->lane_stride -= lane ? c * lane : 0;
-        out->lo = ext_add(p->t, out->lo, ext_mul(p->t, c, ext_sub(p->t, x->lo, x->e.base)));
-        out->hi = ext_add(p->t, out->hi, ext_mul(p->t, c, ext_add(p->t, ext_sub(p->t, x->hi, x->e.base), -1)));
+        range v = { ext_sub(p->t, x->lo, x->e.base), ext_add(p->t, ext_sub(p->t, x->hi, x->e.base), -1) };
+        for (int j = 0; j < in->n_mask; j++) { /* of the same sum: the narrowest */
+            const kmask *y = &in->mask[j];
+            if (!affine_equal((affine){ x->e.base, y->e.n, y->e.t }, x->e) || in->mask_lane[j] != in->mask_lane[m]) continue;
+            ext lo = ext_sub(p->t, y->lo, y->e.base), hi = ext_add(p->t, ext_sub(p->t, y->hi, y->e.base), -1);
+            if (ext_never_less(p->t, lo, v.lo)) v.lo = lo;
+            if (ext_never_less(p->t, v.hi, hi)) v.hi = hi;
+        }
+        out->lo = ext_add(p->t, out->lo, ext_mul(p->t, c, up ? v.lo : v.hi));
+        out->hi = ext_add(p->t, out->hi, ext_mul(p->t, c, up ? v.hi : v.lo));
     }
 }
 
@@ -194,6 +211,19 @@ static bool is_masked(const prover *p, const kins *in) {
     return false;
 }
 
+/* One mask never holds. */
+static bool is_never(prover *p, const kins *in, int n_open) {
+    for (int m = 0; m < in->n_mask; m++) {
+        const kmask *x = &in->mask[m];
+        kins e = { .op = K_LOAD, .buf = in->buf, .idx = x->e, .lanes = in->lanes, .lane_stride = in->mask_lane[m] };
+        range r;
+        e.mask = in->mask, e.mask_lane = in->mask_lane, e.n_mask = in->n_mask;
+        if (!index_range(p, &e, n_open, &r)) continue;
+        if (ext_never_less(p->t, r.lo, x->hi) || ext_never_less(p->t, ext_add(p->t, x->lo, -1), r.hi)) return true;
+    }
+    return false;
+}
+
 static bool is_inside(prover *p, const kins *in, int n_open, bool wide, range *x) {
     p->wide = wide;
     bool known = index_range(p, in, n_open, x);
@@ -210,7 +240,7 @@ static bool is_proven(prover *p, int r) {
     p->masked = in->n_mask > 0;
     bool inside = p->masked && is_inside(p, in, n_open, false, &x);
     p->masked = false;
-    return inside || is_inside(p, in, n_open, true, &x) || is_inside(p, in, n_open, false, &x);
+    return inside || is_inside(p, in, n_open, true, &x) || is_inside(p, in, n_open, false, &x) || is_never(p, in, n_open);
 }
 
 static void check_access(prover *p, int r) {

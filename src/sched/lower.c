@@ -104,11 +104,15 @@ static int subtree_flops(lower *w, val v, int limit) {
     return sum;
 }
 
+/* Steps in local memory are numbers: those of the largest sizes. */
 static ext local_elems(const lower *w, val v) {
     const node *n = graph_get(w->g, v);
     ext e = 1;
-    for (int i = 0; i < n->rank; i++)
-        if (!lower_axis_is_row(w, v, i)) e = w->g->params ? ext_mul(w->g->params, e, n->dims[i]) : e * n->dims[i];
+    for (int i = n->rank - 1; i >= 0; i--) {
+        if (lower_axis_is_row(w, v, i) || n->dims[i] == 1) continue;
+        e = graph_dim_most(w->g, e);
+        e = w->g->params ? ext_mul(w->g->params, e, n->dims[i]) : e * n->dims[i];
+    }
     return e;
 }
 

@@ -34,6 +34,7 @@ affine lower_local_index(lower *w, const item *it, const affine *idx) {
     ext stride = 1;
     for (int i = n->rank - 1; i >= 0; i--) {
         if (lower_axis_is_row(w, it->v, i) || n->dims[i] == 1) continue;
+        stride = graph_dim_most(w->g, stride);
         flat = t ? affine_add_params(t, flat, affine_scale_params(t, idx[i], stride))
                  : affine_add(w->a, flat, affine_scale(w->a, idx[i], stride));
         stride = t ? ext_mul(t, stride, n->dims[i]) : stride * n->dims[i];
