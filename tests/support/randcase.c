@@ -65,7 +65,7 @@ static bool differentiate(graph *g, arena *a) {
 }
 
 /* Whether d could be differentiated; where it could not, it is left in pieces. */
-static bool try_differentiate(graph *d, arena *a) {
+bool try_differentiate(graph *d, arena *a) {
     guard gd, *outer = a->gd;
     a->gd = &gd;
     bool ok = GUARD_TRY(&gd) && differentiate(d, a);

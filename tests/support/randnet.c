@@ -8,7 +8,8 @@ typedef struct net {
     graph *g;
     arena *a;
     rng r;
-    int64_t rows, width;
+    ext rows;
+    int64_t width, count; /* count: of rows, or the most */
     int n_weights;
     bool inputs, narrow; /* weights are inputs; bf16 states */
     VEC(val) weights;
@@ -198,7 +199,7 @@ static val loss_of(net *n, val y) {
         val d = graph_binary(g, OP_sub, y, target);
         each = graph_binary(g, OP_mul, d, d);
     }
-    return times(n, graph_reshape(g, graph_reduce(g, OP_sum, each, 3), 0, NULL), 1.0 / (double)n->rows);
+    return times(n, graph_reshape(g, graph_reduce(g, OP_sum, each, 3), 0, NULL), 1.0 / (double)n->count);
 }
 
 /* A state of zeros like w. */
@@ -247,10 +248,11 @@ static void update(net *n, val loss) {
     }
 }
 
-graph *randnet(arena *a, uint64_t seed, int *differentiated) {
+static graph *net_of(arena *a, uint64_t seed, int *differentiated, bool dims) {
     static const int64_t rows[] = { 1, 1, 2, 3, 5, 8, 16, 17, 32, 40 }, widths[] = { 1, 3, 4, 7, 8, 16, 24, 32, 33, 64, 128 };
     net n = { .g = graph_make(a, "net"), .a = a, .r = rng_make(seed) };
-    n.rows = rows[rng_below(&n.r, COUNT_OF(rows))], n.width = widths[rng_below(&n.r, COUNT_OF(widths))];
+    n.rows = n.count = rows[rng_below(&n.r, COUNT_OF(rows))], n.width = widths[rng_below(&n.r, COUNT_OF(widths))];
+    if (dims) n.rows = ext_dim(graph_params(n.g), "rows", 1, n.count + 1, 1);
     bool trains = rng_chance(&n.r, 0.6), alike = rng_chance(&n.r, 0.4);
     n.inputs = !trains && rng_chance(&n.r, 0.5), n.narrow = rng_chance(&n.r, 0.15);
     int64_t layers = rng_between(&n.r, 1, n.width > 33 ? 4 : 7), kind = rng_below(&n.r, 11);
@@ -268,3 +270,6 @@ graph *randnet(arena *a, uint64_t seed, int *differentiated) {
     graph_compact(n.g);
     return n.g;
 }
+
+graph *randnet(arena *a, uint64_t seed, int *differentiated) { return net_of(a, seed, differentiated, false); }
+graph *randnet_dims(arena *a, uint64_t seed, int *differentiated) { return net_of(a, seed, differentiated, true); }

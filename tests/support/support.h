@@ -125,6 +125,14 @@ graph *randgraph(arena *a, uint64_t seed, const randgraph_opts *opts);
 /* randnet.c: a network of a few layers, most with a training step (counted in *differentiated), as users write them. */
 graph *randnet(arena *a, uint64_t seed, int *differentiated);
 
+/* The same with as many rows as the dim "rows" says, from 1 on. */
+graph *randnet_dims(arena *a, uint64_t seed, int *differentiated);
+/* randdims.c: a random graph with one or two symbolic dims; NULL where that of the seed has no such form. */
+graph *randdims(arena *a, uint64_t seed);
+
+/* randcase.c: gradients of all float outputs by all float inputs as further outputs. False: g has none, and is left in pieces.
+ */
+bool try_differentiate(graph *g, arena *a);
 /* randcase.c: the graph of a seed for the bulk tests: of every 16, two are contractions large enough for panels in local memory
  * and for threads, two are networks; every second one of the others gets the gradients of its float outputs by its float inputs
  * as further outputs, where it has any (counted in *differentiated). */

@@ -1,0 +1,220 @@
+/* test_dims.c - random graphs and networks with symbolic dims, forward, differentiated and with training steps: one program
+ * gives, for several values of the dims, what the evaluator gives for the graph of these sizes, within proven bounds.
+ *
+ * Labels: random
+ * TENON_FUZZ_SEEDS (default 600) seeds, each compiled in one of the modes and fusion levels in turn; of every 8 seeds 3 are
+ * networks, and every second one of the others is differentiated. TENON_DIMS_CONFIG=n: configuration n for all. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "api/api.h"
+#include "drive/drive.h"
+#include "support/plan_run.h"
+
+typedef struct config {
+    tn_mode mode;
+    int fusion, threads, no_passes;
+} config;
+static const config configs[] = { { TN_MODE_COMPILED, 3, 2, 0 },
+                                  { TN_MODE_GRAPH, 0, 1, 0 },
+                                  { TN_MODE_COMPILED, 1, 1, 0 },
+                                  { TN_MODE_LOOP, 3, 1, 0 },
+                                  { TN_MODE_COMPILED, 2, 2, 1 } };
+
+typedef struct trial {
+    tn_ctx *ctx;
+    config c;
+    uint64_t seed;
+    bool refused; /* by name, for a size that has to be a number */
+    int n_bindings;
+    char text[1024];
+} trial;
+
+/* The i-th values of the dims: the least, the largest, then others. False: no more. */
+static bool values_of(const exts *t, int i, uint64_t seed, int64_t *out) {
+    rng r = rng_make(seed + (uint64_t)i);
+    for (int d = 0; d < t->n_dims; d++) {
+        const ext_row *x = exts_row(t, exts_dim(t, d));
+        out[d] = i == 0 ? x->lo : i == 1 ? x->hi : rng_between(&r, x->lo, x->hi);
+    }
+    return i < 4;
+}
+
+static bool is_same(const graph *at, const reference *ref, const output *w, const void *got, char *text) {
+    char why_not[512];
+    if (compare(at, w->v, got, ref->want[w->v], ref->bound[w->v], 4, why_not, sizeof why_not) < 0) return true;
+    snprintf(text, 1024, "%s: %s", w->name ? w->name : graph_get(at, w->state)->name, why_not);
+    return false;
+}
+
+/* One run for these values of the dims. */
+static bool agrees_at(const graph *g, tn_program *p, const int64_t *dims, trial *x, arena *a) {
+    graph *at = graph_at(g, dims, a);
+    const reference ref = reference_make(at, a, x->seed);
+    tn_session *s = NULL;
+    bool ok = false;
+    void **out = ARENA_ARRAY(a, void *, p->n_io + 1);
+    if (tn_session_new(p, &s)) goto done;
+    for (int d = 0; d < g->params->n_dims; d++)
+        if (tn_bind_dim(s, exts_row(g->params, exts_dim(g->params, d))->name, dims[d])) goto done;
+    for (int i = 0; i < p->n_io; i++) {
+        int k = p->io[i].is_output ? -1 : graph_find_input(at, p->io[i].name);
+        out[i] = k >= 0 ? ref.in.data[k] : arena_alloc(a, (size_t)p->io[i].bytes + 64);
+        if (k < 0) memset(out[i], 0xee, (size_t)p->io[i].bytes + 64);
+        if (tn_session_bind(s, i, out[i])) goto done;
+    }
+    if (x->c.mode == TN_MODE_LOOP ? tn_run_n(s, 1, NULL, 0, 0) : tn_session_run(s)) goto done;
+    for (int i = 0; i < at->outputs.n; i++) {
+        const output *w = &at->outputs.at[i];
+        size_t bytes = (size_t)graph_elems(at, w->v) * dtype_size((tn_dtype)graph_get(at, w->v)->dtype);
+        for (int k = 0; w->name && k < p->n_io; k++) {
+            if (!p->io[k].is_output || strcmp(p->io[k].name, w->name) != 0) continue;
+            for (size_t e = 0; e < 64; e++)
+                if (((unsigned char *)out[k])[bytes + e] != 0xee) {
+                    snprintf(x->text, sizeof x->text, "%s: written past its end", w->name);
+                    goto compared;
+                }
+            if (!is_same(at, &ref, w, out[k], x->text)) goto compared;
+        }
+        void *got = arena_alloc(a, bytes + 1);
+        if (!w->state) continue;
+        if (tn_session_get(s, graph_get(at, w->state)->name, got, bytes)) goto done;
+        if (!is_same(at, &ref, w, got, x->text)) goto compared;
+    }
+    ok = true;
+done:
+    if (!ok) snprintf(x->text, sizeof x->text, "%s", tn_ctx_error(x->ctx));
+compared:
+    if (!ok)
+        for (int d = 0; d < g->params->n_dims; d++) {
+            size_t n = strlen(x->text);
+            snprintf(x->text + n, sizeof x->text - n, "; dim %d is %lld", d, (long long)dims[d]);
+        }
+    tn_session_free(s);
+    return ok;
+}
+
+static bool agrees(graph *g, trial *x) {
+    arena a;
+    guard gd;
+    tn_program *p = NULL;
+    bool ok = false;
+    arena_init(&a, mem_libc(), &gd);
+    x->refused = false, x->text[0] = 0;
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.mode = x->c.mode, o.fusion = x->c.fusion, o.threads = x->c.threads, o.no_passes = x->c.no_passes, o.check = 1;
+    o.device = test_device();
+    if (!test_device_is_cpu()) o.threads = 0;
+    int64_t dims[TN_MAX_DIMS];
+    if (!GUARD_TRY(&gd)) {
+        snprintf(x->text, sizeof x->text, "guard: %s", gd.err.text);
+    } else if (drive_compile(x->ctx, g, &o, &p)) {
+        snprintf(x->text, sizeof x->text, "%s", tn_ctx_error(x->ctx));
+        ok = x->refused = strstr(x->text, "symbolic dims are not supported") != NULL;
+    } else {
+        ok = true;
+        for (int i = 0; ok && values_of(g->params, i, x->seed, dims); i++, x->n_bindings++) ok = agrees_at(g, p, dims, x, &a);
+    }
+    tn_program_free(p);
+    arena_fini(&a);
+    return ok;
+}
+
+/* What random graphs found, reduced. */
+static const char *const found[] = {
+    "graph @empty_mask<n 1..31>(x f32[n,3]) {\n" /* the border's own elements are cut off again */
+    "  %1 = pad x before=[0,1] after=[0,0] value=1.0 f32[n,4]\n"
+    "  %2 = slice %1 start=[0,0] step=[1,1] f32[n,2]\n"
+    "  %3 = pad %2 before=[0,2] after=[0,0] value=1.0 f32[n,4]\n"
+    "  return %3 as \"y\"\n"
+    "}\n",
+    "graph @narrowest_mask<m 1..8>(x f32[m,16]) {\n"
+    "  %1 = flip x axes=[1] f32[m,16]\n"
+    "  %2 = slice %1 start=[0,0] step=[1,1] f32[m,15]\n"
+    "  %3 = pad %2 before=[0,1] after=[0,0] value=1.0 f32[m,16]\n"
+    "  %4 = slice %3 start=[0,0] step=[1,1] f32[m,15]\n"
+    "  %5 = pad %4 before=[0,1] after=[0,0] value=1.0 f32[m,16]\n"
+    "  return %5 as \"y\"\n"
+    "}\n",
+    "graph @flipped_border<n 1..9>(x f32[31,3,n,1]) {\n"
+    "  %1 = pad x before=[1,1,0,0] after=[1,1,0,0] value=0.5 f32[33,5,n,1]\n"
+    "  %2 = flip %1 axes=[0,2] f32[33,5,n,1]\n"
+    "  return %2 as \"y\"\n"
+    "}\n",
+    "graph @strided_border<m 1..3>(x f32[m,5]) {\n"
+    "  %1 = pad x before=[0,2] after=[0,2] value=1.0 f32[m,9]\n"
+    "  %2 = window %1 (axis=1 size=1 stride=2 dilation=1) f32[m,5,1]\n"
+    "  %3 = fold %2 (axis=1 size=1 stride=2 dilation=1) f32[m,9]\n"
+    "  return %3 as \"y\"\n"
+    "}\n",
+    "graph @lanes_of_border<n 1..4>(x i64[8,n,1,17]) {\n"
+    "  %1 = pad x before=[0,0,0,0] after=[0,0,0,2] value=0.0 i64[8,n,1,19]\n"
+    "  return %1 as \"y\"\n"
+    "}\n",
+    "graph @local_steps<m 1..3>(x f64[7,8,m,1]) {\n"
+    "  %1 = sum x axes=[1] f64[7,1,m,1]\n"
+    "  %2 = reshape %1 f64[7,m]\n"
+    "  %3 = prod %2 axes=[0,1] f64[1,1]\n"
+    "  return %3 as \"y\"\n"
+    "}\n",
+};
+
+ARENA_TEST(test_found) {
+    tn_ctx *ctx = test_ctx();
+    for (size_t i = 0; i < COUNT_OF(found); i++)
+        for (size_t c = 0; c < COUNT_OF(configs); c++) {
+            trial x = { .ctx = ctx, .c = configs[c], .seed = i };
+            if (!agrees(graph_parse(a, found[i], strlen(found[i]), "found"), &x) || x.refused)
+                fail_msg("%s%s", found[i], x.text);
+        }
+    tn_ctx_free(ctx);
+}
+
+static bool fails(graph *g, void *ud) { return g->params && !agrees(g, ud); }
+
+static void test_random_graphs(void **state) {
+    (void)state;
+    uint64_t first, seeds = fuzz_seeds(600, &first);
+    int forward = 0, backward = 0, trained = 0, refused = 0, bad = 0, bindings = 0;
+    const char *config = getenv("TENON_DIMS_CONFIG");
+    tn_ctx *ctx = test_ctx();
+    if (fuzz_by_c()) seeds = (seeds + 19) / 20;
+    for (uint64_t seed = first; seed < first + seeds; seed++) {
+        arena a;
+        guard gd;
+        int trains = 0;
+        arena_init(&a, mem_libc(), &gd);
+        if (!GUARD_TRY(&gd)) fail_msg("seed %llu: %s", (unsigned long long)seed, gd.err.text);
+        graph *g = seed % 8 < 3 ? randnet_dims(&a, seed, &trains) : randdims(&a, seed), *d = NULL;
+        if (g && seed % 8 > 4) d = graph_clone(g, &a, false, NULL);
+        if (d && !try_differentiate(d, &a)) d = NULL;
+        trial x = { .ctx = ctx, .c = configs[config ? (size_t)atoi(config) : seed % COUNT_OF(configs)], .seed = seed };
+        bool ok = !g || agrees(d ? d : g, &x);
+        refused += x.refused, bindings += x.n_bindings, bad += !ok;
+        if (g && !x.refused) *(d ? &backward : trains ? &trained : &forward) += 1;
+        if (!ok) {
+            fprintf(stderr, "seed %llu, mode %d, fusion %d, threads %d, no_passes %d: %s\n", (unsigned long long)seed, x.c.mode,
+                    x.c.fusion, x.c.threads, x.c.no_passes, x.text);
+            if (!getenv("TENON_FUZZ_NO_REDUCE")) reduce_and_print(d ? d : g, &a, fails, &x);
+            fprintf(stderr, "  after reduction: %s\n", x.text);
+        }
+        arena_fini(&a);
+    }
+    tn_ctx_free(ctx);
+    printf(
+        "count: %d random graphs with symbolic dims, %d with gradients and %d with training steps, %d runs of several sizes; "
+        "%d more were refused by name; %d failed\n",
+        forward + backward + trained, backward, trained, bindings, refused, bad);
+    assert_int_equal(bad, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_found), cmocka_unit_test(test_random_graphs) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

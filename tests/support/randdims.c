@@ -1,0 +1,138 @@
+/* randdims.c - random graphs with symbolic dims: randdims of support.h.
+ *
+ * A random graph without control flow is built once more, with a dim wherever an input, an iota or a constant of one value has
+ * a certain size; other constants and states of that size become inputs. Shapes follow by the rules of the ops; sizes that an
+ * op has as an attribute (of a reshape, an expand, a slice) are made of those of its operand. Where the dim has its largest
+ * value, the graph is the one that it was made of. A graph in which two sizes were equal by chance alone has no such form. */
+#include "ir/region.h"
+#include "support/support.h"
+
+typedef struct lift {
+    graph *g;
+    const graph *from;
+    arena *a;
+    exts *t;
+    int n;
+    int64_t size[2]; /* of the dims */
+    ext dim[2];
+    val *map; /* [from->nodes.n] */
+} lift;
+
+static ext by_size(const lift *l, int64_t size) {
+    for (int i = 0; i < l->n; i++)
+        if (l->size[i] == size) return l->dim[i];
+    return size;
+}
+
+/* Sizes of a reshape: groups of axes that hold as many elements; in each, a size is that of an axis of the operand, or what
+ * the others leave over. */
+static void reshaped(const lift *l, const node *old, const node *x, const node *x_new, ext *out) {
+    int i = 0, j = 0;
+    while (i < old->rank || j < x->rank) {
+        int i0 = i, j0 = j, open = -1;
+        int64_t pi = i < old->rank ? old->dims[i++] : 1, pj = j < x->rank ? x->dims[j++] : 1;
+        while (pi != pj && (i < old->rank || j < x->rank))
+            if ((pi < pj && i < old->rank) || j == x->rank)
+                pi *= old->dims[i++];
+            else
+                pj *= x->dims[j++];
+        ext total = 1, known = 1;
+        uint32_t used = 0;
+        for (int k = j0; k < j; k++) total = ext_mul(l->t, total, x_new->dims[k]);
+        for (int k = i0; k < i; k++) {
+            int same = j0;
+            while (same < j && ((used >> same & 1) || x->dims[same] != old->dims[k])) same++;
+            out[k] = same < j ? x_new->dims[same] : old->dims[k];
+            if (same < j)
+                used |= 1u << same;
+            else if (open < 0 || old->dims[k] > old->dims[open])
+                open = k;
+        }
+        for (int k = i0; k < i; k++)
+            if (k != open) known = ext_mul(l->t, known, out[k]);
+        ext rest;
+        if (open >= 0 && known != 0 && ext_divides(l->t, total, known, &rest)) out[open] = rest;
+    }
+}
+
+static ext sliced(const lift *l, const node *old, int i, int64_t x, ext x_new) {
+    int64_t start = old->attr[i], step = old->attr[old->rank + i], last = start + (old->dims[i] - 1) * step + 1;
+    if (ext_is_lit(x_new) || old->dims[i] == 0) return old->dims[i];
+    return ext_ceil_div(l->t, ext_add(l->t, x_new, last - x - start), step);
+}
+
+static void lifted_dims(const lift *l, val v, ext *out) {
+    const node *n = graph_get(l->from, v), *x = n->n_in ? graph_get(l->from, n->in[0]) : NULL;
+    const node *x_new = x ? graph_get(l->g, l->map[n->in[0]]) : NULL;
+    if (n->op == OP_reshape) {
+        reshaped(l, n, x, x_new, out);
+        return;
+    }
+    for (int i = 0; i < n->rank; i++)
+        out[i] = n->op == OP_slice                       ? sliced(l, n, i, x->dims[i], x_new->dims[i])
+                 : n->op == OP_expand && x->dims[i] != 1 ? x_new->dims[i]
+                                                         : by_size(l, n->dims[i]);
+}
+
+static bool has_size(const lift *l, const node *n) {
+    for (int i = 0; i < n->rank; i++)
+        if (!ext_is_lit(by_size(l, n->dims[i]))) return true;
+    return false;
+}
+
+static void build(lift *l) {
+    for (val v = 1; v < (val)l->from->nodes.n; v++) {
+        spec s = graph_spec(l->from, v);
+        ext *dims = ARENA_ARRAY(l->a, ext, s.rank + 1);
+        val *in = ARENA_ARRAY(l->a, val, s.n_in + 1);
+        for (int i = 0; i < s.n_in; i++) in[i] = l->map[s.in[i]];
+        lifted_dims(l, v, dims);
+        bool known = (s.op == OP_const && !s.splat) || s.op == OP_state;
+        if (known && has_size(l, graph_get(l->from, v))) s.op = OP_input, s.data = NULL, s.name = arena_printf(l->a, "c%u", v);
+        s.dims = dims, s.in = in;
+        l->map[v] = graph_add(l->g, &s);
+    }
+    for (int i = 0; i < l->from->outputs.n; i++) {
+        const output *o = &l->from->outputs.at[i];
+        val state = o->state && graph_get(l->g, l->map[o->state])->op == OP_state ? l->map[o->state] : 0;
+        if (o->name || state) graph_sink(l->g, o->name, l->map[o->v], state);
+    }
+    if (l->g->outputs.n == 0) graph_output(l->g, "y", l->map[l->from->nodes.n - 1]);
+    graph_compact(l->g);
+}
+
+/* With dims from `lo` on; NULL: it has no such form. */
+static graph *lift_from(const graph *from, arena *a, const int64_t *size, int n, int64_t lo) {
+    guard gd, *outer = a->gd;
+    lift l = { .from = from, .a = a, .n = n, .g = graph_make(a, from->name) };
+    static const char *const names[] = { "n", "m" };
+    l.t = graph_params(l.g);
+    l.map = ARENA_ARRAY(a, val, from->nodes.n);
+    for (int i = 0; i < n; i++) l.size[i] = size[i], l.dim[i] = ext_dim(l.t, names[i], lo < size[i] ? lo : 1, size[i], 1);
+    a->gd = &gd;
+    bool ok = GUARD_TRY(&gd);
+    if (ok) build(&l);
+    a->gd = outer;
+    return ok && !l.t->problem ? l.g : NULL;
+}
+
+graph *randdims(arena *a, uint64_t seed) {
+    rng r = rng_make(seed ^ 0x5eed);
+    const graph *g = randgraph(a, seed, &(randgraph_opts){ .no_zero_size = true });
+    VEC(int64_t) sizes = { 0 };
+    for (val v = 1; v < (val)g->nodes.n; v++) {
+        const node *n = graph_get(g, v);
+        if (n->region || node_regions(n)) return NULL;
+        for (int i = 0; i < n->rank && n->op == OP_input; i++)
+            if (n->dims[i] > 1) VEC_PUSH(a, &sizes, n->dims[i]);
+    }
+    for (int tries = 0; tries < 6 && sizes.n; tries++) {
+        int64_t size[2];
+        for (int i = 0; i < 2; i++) size[i] = sizes.at[rng_below(&r, sizes.n)];
+        int n = size[0] != size[1] && tries < 2 ? 2 : 1;
+        static const int64_t lo[] = { 1, 2, 4 };
+        graph *made = lift_from(g, a, size, n, lo[tries % 3]);
+        if (made) return made;
+    }
+    return NULL;
+}
