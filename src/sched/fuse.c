@@ -162,14 +162,42 @@ static const char *level_objection(const sched *s, val v) {
     return NULL;
 }
 
+static val behind_moves(const sched *s, val v) {
+    while (op_is_move((op_code)graph_get(s->g, v)->op)) v = graph_get(s->g, v)->in[0];
+    return v;
+}
+
+/* Updates that are gathered and scaled, say, row by row: the scatter's inner loop has vectors of them. What reads the base
+ * would keep it from being written in place. */
+static bool scatter_takes(const sched *s, val root, val v) {
+    const node *n = graph_get(s->g, v), *to = graph_get(s->g, root);
+    const op_class cls = op_get((op_code)n->op)->cls;
+    bool cheap = op_is_elementwise((op_code)n->op) && op_get((op_code)n->op)->flops <= 1;
+    if (s->opts.rows_only || v == to->in[0] || v == to->in[1] || to->attr[0] != to->attr[1]) return false;
+    if (!cheap && cls != CL_GATHER && n->op != OP_reshape && n->op != OP_expand) return false;
+    if (to->rank < 2 || graph_dim_most(s->g, to->dims[to->rank - 1]) < 16) return false;
+    const val base = behind_moves(s, to->in[0]);
+    for (int i = 0; i < n->n_in && graph_get(s->g, base)->op != OP_const; i++)
+        if (behind_moves(s, n->in[i]) == base) return false;
+    for (uint32_t u = n->first_use; u; u = s->g->uses.at[u - 1].next) { /* gathers take from memory */
+        const use *by = &s->g->uses.at[u - 1];
+        if (by->slot == 0 && graph_get(s->g, by->user)->op == OP_gather) return false;
+    }
+    return true;
+}
+
 static bool try_inside(sched *s, val v, int gi) {
     const node *n = graph_get(s->g, v);
     group *gr = &s->groups.at[gi];
     val root = gr->roots.at[0];
     const char *no = level_objection(s, v);
     if (no) return sched_decide(s, v, root, false, no);
-    if (op_get((op_code)graph_get(s->g, root)->op)->cls == CL_SCATTER)
-        return sched_decide(s, v, root, false, "a scatter reads memory");
+    if (op_get((op_code)graph_get(s->g, root)->op)->cls == CL_SCATTER) {
+        if (!scatter_takes(s, root, v)) return sched_decide(s, v, root, false, "a scatter reads memory");
+        s->place[v] = PLACE_INSIDE;
+        s->group_of[v] = gi;
+        return sched_decide(s, v, root, true, "computed where it is added, never stored");
+    }
     analysis after;
     arena_reset(s->scratch);
     if (!gr->known && !group_analyse(s, gi, s->scratch, &after)) return sched_decide(s, v, root, false, after.reason);

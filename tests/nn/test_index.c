@@ -152,8 +152,8 @@ static void sparse(void **state) {
     (void)state;
     static const struct {
         int k, rows, m, n, a, b;
-    } sizes[] = { { 17, 5, 8, 3, 1, 1 }, { 0, 4, 3, 2, 1, 1 }, { 40, 3, 1, 1, 1, 1 },
-                  { 9, 4, 6, 5, 2, 3 },  { 6, 3, 5, 2, 4, 1 }, { 5, 0, 4, 2, 1, 1 } };
+    } sizes[] = { { 17, 5, 8, 3, 1, 1 }, { 0, 4, 3, 2, 1, 1 }, { 40, 3, 1, 1, 1, 1 },  { 9, 4, 6, 5, 2, 3 },
+                  { 6, 3, 5, 2, 4, 1 },  { 5, 0, 4, 2, 1, 1 }, { 31, 7, 9, 20, 1, 1 }, { 12, 4, 6, 33, 2, 3 } };
     for (size_t c = 0; c < COUNT_OF(sizes); c++) {
         const int k = sizes[c].k, n_rows = sizes[c].rows, m = sizes[c].m, n = sizes[c].n, a = sizes[c].a, b = sizes[c].b;
         const int blocks = m / b, ordered = k * 2 / 3; /* so many are of CSR */

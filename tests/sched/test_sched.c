@@ -102,6 +102,42 @@ ARENA_TEST(test_parts_of_rows) {
     assert_int_equal(p->kernels.n, 2);
 }
 
+/* Rows that are gathered and scaled are computed where a scatter adds them; not when they are of its own base, which then could
+ * not be written in place, nor numbers one by one, which have no vectors. */
+ARENA_TEST(test_updates_of_scatter) {
+    static const struct {
+        const char *text;
+        int kernels;
+    } graphs[] = {
+        { "graph @g(x f32[9,20], v f32[30,1], b f32[7,20], r i32[30], c i32[30]) {\n %1 = gather x, c axis=0 f32[30,20]\n"
+          " %2 = expand v f32[30,20]\n %3 = mul %1, %2 f32[30,20]\n %4 = scatter_add b, r, %3 axis=0 f32[7,20]\n"
+          " return %4 as \"y\"\n}",
+          1 },
+        { "graph @g(v f32[30,1], b f32[7,20], r i32[30], c i32[30]) {\n %1 = gather b, c axis=0 f32[30,20]\n"
+          " %2 = expand v f32[30,20]\n %3 = mul %1, %2 f32[30,20]\n %4 = scatter_add b, r, %3 axis=0 f32[7,20]\n"
+          " return %4 as \"y\"\n}",
+          2 },
+        { "graph @g(x f32[180], b f32[7,20], r i32[30], c i32[30]) {\n %1 = neg x f32[180]\n %2 = reshape %1 f32[9,20]\n"
+          " %3 = gather %2, c axis=0 f32[30,20]\n %4 = neg %3 f32[30,20]\n %5 = scatter_add b, r, %4 axis=0 f32[7,20]\n"
+          " return %5 as \"y\"\n}",
+          2 }, /* the table is in memory */
+        { "graph @g(x f32[9], v f32[30], b f32[7], r i32[30], c i32[30]) {\n %1 = gather x, c axis=0 f32[30]\n"
+          " %2 = mul %1, v f32[30]\n %3 = scatter_add b, r, %2 axis=0 f32[7]\n return %3 as \"y\"\n}",
+          2 },
+    };
+    for (size_t i = 0; i < COUNT_OF(graphs); i++) {
+        graph *g = graph_parse(a, graphs[i].text, strlen(graphs[i].text), "updates");
+        for (uint64_t seed = 0; seed < 8; seed++) {
+            plan_config c = { .seed = seed, .fusion = 2 + (int)(seed & 1), .t = plan_target(seed) };
+            if (!plan_config_agrees(g, NULL, &c)) fail_msg("graph %zu: %s", i, c.text);
+        }
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        target t = plan_target(0);
+        o.fusion = 2;
+        assert_int_equal(pipeline_run(g, a, &o, &t)->kernels.n, graphs[i].kernels);
+    }
+}
+
 /* What follows a contraction element by element is done with its result where the loops that read it go over it several times,
  * and so could not have the contraction; a reader that could has both. */
 ARENA_TEST(test_after_contraction) {
@@ -277,6 +313,7 @@ int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_files),
                                         cmocka_unit_test(test_long_chain),
                                         cmocka_unit_test(test_parts_of_rows),
+                                        cmocka_unit_test(test_updates_of_scatter),
                                         cmocka_unit_test(test_after_contraction),
                                         cmocka_unit_test(test_concat_parts),
                                         cmocka_unit_test(test_winograd),
