@@ -1,8 +1,7 @@
 /* cut.h - kernels for GPUs whose sizes are given at run time. In: scalar form. Out: the form of a GPU, for all values.
  *
  * The schedule is that of the kernel for the largest sizes, and what comes out is cut to those that there are: what lies behind
- * them is neither read nor written, and thread blocks and steps of sums that have nothing else to do are left out. So the form
- * is that of a program for the largest sizes; with its bits, where no distance in memory is given by a run. This takes
+ * them is neither read nor written, and thread blocks and steps of sums that have nothing else to do are left out. This takes
  * elementwise work and contractions. Any other kernel has a thread block of loop/bind_rows.h for each iteration of its outer
  * loops, or a thread. */
 #ifndef TN_LOOP_CUT_H
