@@ -236,7 +236,10 @@ static const char *infer_arg(rule *r) {
         return DTYPE(r, "expected a float or integer dtype, got %s%s", dtype_name((tn_dtype)x->dtype),
                      storage_text((tn_dtype)x->dtype));
     result_like(r, x);
-    if (x->dims[r->s->attr[0]] == 0) return SHAPE(r, "axis %lld is empty: it has no such element", (long long)r->s->attr[0]);
+    ext d = x->dims[r->s->attr[0]];
+    if (d == 0) return SHAPE(r, "axis %lld is empty: it has no such element", (long long)r->s->attr[0]);
+    if (!ext_is_lit(d) && ext_lo(r->g->params, d) < 1)
+        return SHAPE(r, "axis %lld may be empty: its size is %s", (long long)r->s->attr[0], dim_text(r, d));
     r->dtype = TN_I64;
     r->dims[r->s->attr[0]] = 1;
     return NULL;

@@ -299,6 +299,10 @@ static void test_constraints(void **state) {
     x = tn_input(g, "x", TN_F32, TN_DIMS(batch, 4));
     tn_output(tn_concat((tn_tensor[]){ x, x }, 2, 0), "out");
     expect_graph_error(ctx, g, "along the axis of a concat");
+    g = tn_graph_new(ctx, "g");
+    batch = tn_dim(g, "batch", 0, 8, 1);
+    tn_output(tn_argmax(tn_input(g, "x", TN_F32, TN_DIMS(batch, 4)), 0, 0), "out");
+    expect_graph_error(ctx, g, "axis 0 may be empty: its size is batch");
     tn_ctx_free(ctx);
 }
 
