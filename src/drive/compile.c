@@ -43,22 +43,25 @@ static void check_immediate(tn_program *p, val v) {
     if (info->cls == CL_CTRL && n->op != OP_param)
         guard_fail(&p->gd, TN_ERR_UNSUPPORTED, "op %s (%%%u)%s%s: mode immediate has no control flow yet", info->name, v,
                    n->where ? " at " : "", n->where ? n->where : "");
-    for (int i = 0; i < n->rank; i++)
-        if (n->dims[i] < 0)
-            guard_fail(&p->gd, TN_ERR_UNSUPPORTED,
-                       "%s: symbolic dims are not supported in mode immediate yet: give the dim a value",
-                       graph_shape_text(g, &p->arena, v));
+}
+
+static const graph *graph_at_most(const graph *g, arena *a) {
+    if (!g->params || !g->params->n_dims) return g;
+    int64_t *dims = ARENA_ARRAY(a, int64_t, g->params->n_dims + 1);
+    for (int i = 0; i < g->params->n_dims; i++) dims[i] = ext_hi(g->params, exts_dim(g->params, i));
+    return graph_at(g, dims, a);
 }
 
 /* Slots of an immediate program, in the order that plans use. */
 static void list_slots(tn_program *p) {
     const graph *g = p->graph;
     for (val v = 1; v < (val)g->nodes.n; v++) check_immediate(p, v);
+    const graph *most = p->most = graph_at_most(g, &p->arena);
     pio *io = ARENA_ARRAY(&p->arena, pio, g->inputs.n + g->outputs.n);
     pstate *states = ARENA_ARRAY(&p->arena, pstate, g->inputs.n);
     for (int i = 0; i < g->inputs.n; i++) {
         const node *n = graph_get(g, g->inputs.at[i]);
-        int64_t bytes = graph_elems(g, g->inputs.at[i]) * (int64_t)dtype_size((tn_dtype)n->dtype);
+        int64_t bytes = graph_elems(most, g->inputs.at[i]) * (int64_t)dtype_size((tn_dtype)n->dtype);
         if (n->op == OP_state)
             states[p->n_states++] = (pstate){ n->name, g->inputs.at[i], -1, n->data != NULL };
         else
@@ -68,8 +71,9 @@ static void list_slots(tn_program *p) {
         val v = g->outputs.at[i].v;
         const node *n = graph_get(g, v);
         if (!g->outputs.at[i].name) continue;
-        io[p->n_io++] =
-            (pio){ g->outputs.at[i].name, true, v, n->dtype, -1, graph_elems(g, v) * (int64_t)dtype_size((tn_dtype)n->dtype) };
+        io[p->n_io++] = (pio){
+            g->outputs.at[i].name, true, v, n->dtype, -1, graph_elems(most, v) * (int64_t)dtype_size((tn_dtype)n->dtype)
+        };
     }
     p->io = io, p->states = states;
 }

@@ -27,7 +27,8 @@ struct tn_program {
     tn_compile_opts opts; /* as resolved */
     target target;
     device *dev;
-    graph *graph; /* as given; immediate programs run it node by node */
+    graph *graph;      /* as given; immediate programs run it node by node */
+    const graph *most; /* immediate programs: the same with the largest values of its dims, which memory is taken for */
     plan *plan;
     const char *code; /* what it was written for: "c", or an instruction set */
     module *module;

@@ -2,7 +2,10 @@
  * values from the host. Out: s->dims, s->rows, s->io_bytes. */
 #include "run/run.h"
 
-const exts *session_params(const tn_session *s) { return s->p->plan ? s->p->plan->params : NULL; }
+const exts *session_params(const tn_session *s) {
+    const exts *t = s->p->plan ? s->p->plan->params : s->p->graph->params;
+    return t && t->n_dims ? t : NULL;
+}
 
 bool session_has_dims(const tn_session *s, const char **out_missing) {
     const exts *t = session_params(s);
@@ -21,7 +24,7 @@ static tn_status check_dim(tn_session *s, const ext_row *r, int64_t value) {
 }
 
 static int64_t bytes_of(const tn_session *s, const pio *io) {
-    const node *n = graph_get(s->p->plan->g, io->node);
+    const node *n = graph_get(s->p->plan ? s->p->plan->g : s->p->graph, io->node);
     int64_t bytes = (int64_t)dtype_size((tn_dtype)io->dtype);
     for (int i = 0; i < n->rank; i++) bytes *= ext_of(n->dims[i], s->rows);
     return bytes;
@@ -42,7 +45,7 @@ tn_status session_set_dims(tn_session *s, const int64_t *values) {
     if (!exts_at(t, s->dims, s->rows, NULL)) return err_set(&s->err, TN_ERR_INVAL, "a size does not fit 64 bits");
     for (int i = 0; s->grids && i < s->p->plan->kernels.n; i++)
         s->grids[i] = ext_of(s->p->plan->kernels.at[i].k->grid_blocks, s->rows);
-    s->moved = s->grids != NULL;
+    s->moved = s->grids || s->imm;
     for (int i = 0; i < s->p->n_io; i++) {
         int64_t now = bytes_of(s, &s->p->io[i]);
         if (now > s->io_bytes[i]) s->io_flags[i] |= SESSION_MOVED; /* what lies side by side may overlap now */

@@ -3,6 +3,28 @@
  * In: a session's inputs. Out: values of all nodes, each in memory of its own; then the new values of states. */
 #include "run/immediate.h"
 
+/* The graph for the dims that were given last. */
+typedef struct sized_graph {
+    arena a;
+    guard gd;
+    const graph *now; /* NULL: none was made yet */
+} sized_graph;
+
+static tn_status find_sizes(tn_session *s) {
+    sized_graph *x = s->sized;
+    if (!x || (x->now && !s->moved)) return TN_OK;
+    x->now = NULL;
+    arena_fini(&x->a);
+    arena_init(&x->a, s->p->ctx->mem, &x->gd);
+    if (!GUARD_TRY(&x->gd)) return err_set(&s->err, x->gd.err.code, "%s", x->gd.err.text);
+    x->now = graph_at(s->p->graph, s->dims, &x->a);
+    s->moved = false;
+    return TN_OK;
+}
+
+/* Before the first run: the largest one. */
+static const graph *graph_now(const tn_session *s) { return s->sized && s->sized->now ? s->sized->now : s->p->most; }
+
 static bool needs_value(const graph *g, val v) {
     const node *n = graph_get(g, v);
     return op_get((op_code)n->op)->cls != CL_CTRL && !is_splat(g, v);
@@ -27,14 +49,14 @@ static bool needs_staging(const tn_session *s, int i) {
 }
 
 static tn_status take_own(tn_session *s, val v) {
-    size_t bytes = drive_value_bytes(s->p->graph, v);
+    size_t bytes = drive_value_bytes(s->p->most, v);
     if (!(s->own[v] = mem_alloc(s->p->ctx->mem, bytes)))
         return err_set(&s->err, TN_ERR_NOMEM, "out of memory: %zu bytes for %%%u", bytes, v);
     return TN_OK;
 }
 
 static tn_status make_place(tn_session *s, val v) {
-    const graph *g = s->p->graph;
+    const graph *g = s->p->most;
     const device_api *api = s->p->dev->api;
     size_t bytes = drive_value_bytes(g, v);
     const node *n = graph_get(g, v);
@@ -74,7 +96,7 @@ static tn_status make_places(tn_session *s) {
 
 tn_status immediate_session(tn_session *s) {
     const tn_program *p = s->p;
-    const graph *g = p->graph;
+    const graph *g = p->most;
     mem m = p->ctx->mem;
     tn_status code = immediate_new(p->ctx, p->dev, &p->opts, &s->imm, &s->err);
     if (code) return code;
@@ -83,7 +105,8 @@ tn_status immediate_session(tn_session *s) {
     s->own = mem_alloc(m, n * sizeof *s->own);
     if (s->imm->queues) s->own_buf = mem_alloc(m, n * sizeof *s->own_buf);
     s->staged = mem_alloc(m, (size_t)g->outputs.n * sizeof *s->staged);
-    if (!s->at || !s->own || !s->staged || (s->imm->queues && !s->own_buf))
+    if (session_params(s) && (s->sized = mem_alloc(m, sizeof *s->sized))) arena_init(&s->sized->a, m, &s->sized->gd);
+    if (!s->at || !s->own || !s->staged || (s->imm->queues && !s->own_buf) || (session_params(s) && !s->sized))
         return err_set(&s->err, TN_ERR_NOMEM, "out of memory: a session");
     for (int i = 0; i < g->outputs.n; i++) {
         val v = g->outputs.at[i].v;
@@ -98,7 +121,7 @@ tn_status immediate_session(tn_session *s) {
 
 void immediate_session_free(tn_session *s) {
     if (!s->imm && !s->at) return;
-    const graph *g = s->p->graph;
+    const graph *g = s->p->most;
     mem m = s->p->ctx->mem;
     size_t n = (size_t)g->nodes.n;
     immediate_free(s->imm); /* first: what it queued may use the buffers */
@@ -107,6 +130,8 @@ void immediate_session_free(tn_session *s) {
     for (val v = 1; s->own_buf && v < (val)n; v++)
         if (s->own_buf[v]) s->p->dev->api->free(s->p->dev, s->own_buf[v]);
     for (int i = 0; s->staged && i < g->outputs.n; i++) mem_free(m, s->staged[i], drive_value_bytes(g, g->outputs.at[i].v));
+    if (s->sized) arena_fini(&s->sized->a);
+    mem_free(m, s->sized, sizeof *s->sized);
     mem_free(m, s->staged, (size_t)g->outputs.n * sizeof *s->staged);
     mem_free(m, s->at, n * sizeof *s->at);
     mem_free(m, s->own, n * sizeof *s->own);
@@ -114,7 +139,7 @@ void immediate_session_free(tn_session *s) {
 }
 
 tn_status immediate_session_get(tn_session *s, val v, void *to) {
-    const graph *g = s->p->graph;
+    const graph *g = graph_now(s);
     size_t bytes = drive_value_bytes(g, v);
     if (is_splat(g, v))
         immediate_fill_splat(g, v, to);
@@ -126,7 +151,7 @@ tn_status immediate_session_get(tn_session *s, val v, void *to) {
 }
 
 tn_status immediate_session_set(tn_session *s, val v, const void *from) {
-    size_t bytes = drive_value_bytes(s->p->graph, v);
+    size_t bytes = drive_value_bytes(graph_now(s), v);
     if (s->own_buf) return s->p->dev->api->upload(s->p->dev, s->at[v].buf, 0, from, bytes, &s->err);
     tn_status code = s->own[v] ? TN_OK : take_own(s, v);
     if (code) return code;
@@ -146,7 +171,7 @@ tn_status immediate_session_set_all(tn_session *s, const void *const *values) {
     for (int i = 0; i < ready && code; i++) { /* none is set: what was taken here goes */
         val v = p->states[i].node;
         if (!s->own[v] || s->at[v].host == s->own[v]) continue;
-        mem_free(p->ctx->mem, s->own[v], drive_value_bytes(p->graph, v));
+        mem_free(p->ctx->mem, s->own[v], drive_value_bytes(p->most, v));
         s->own[v] = NULL;
     }
     for (int i = 0; i < p->n_states && !code; i++)
@@ -160,7 +185,7 @@ static tn_status take_inputs(tn_session *s) {
     for (int k = 0; k < p->n_io && !code; k++) {
         if (p->io[k].is_output) continue;
         if (s->own_buf)
-            code = p->dev->api->upload(p->dev, s->io_buf[k], 0, s->bound[k], (size_t)p->io[k].bytes, &s->err);
+            code = p->dev->api->upload(p->dev, s->io_buf[k], 0, s->bound[k], (size_t)session_bytes(s, k), &s->err);
         else
             s->at[p->io[k].node].host = s->bound[k];
     }
@@ -179,8 +204,9 @@ static tn_status update_state(tn_session *s, int i) {
 }
 
 tn_status immediate_session_run(tn_session *s) {
-    const graph *g = s->p->graph;
-    tn_status code = take_inputs(s);
+    tn_status code = find_sizes(s);
+    const graph *g = graph_now(s);
+    if (!code) code = take_inputs(s);
     tn_program_stats *st = &s->imm->stats; /* figures of this run */
     st->kernels = 0, st->bytes_read = st->bytes_written = st->flops = 0;
     for (val v = 1; v < (val)g->nodes.n && !code; v++) {

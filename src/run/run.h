@@ -15,7 +15,7 @@ struct tn_session {
     buffer *temp, *state, *scratch;
     buffer *params;         /* values of the rows of plan.params, on devices that cannot read s->rows; else NULL */
     int64_t *grids;         /* [kernels] thread blocks of the launches, likewise */
-    bool moved;             /* both are to be brought to the device before the next run */
+    bool moved;             /* both are to be brought to the device before the next run; immediate: .sized is made again */
     buffer *shared;         /* states that no run changes: the program's, or .. */
     own_states *own_states; /* .. those of this session, since it has set one or shares another's; NULL: the program's */
     list *list;             /* everything a run does */
@@ -36,11 +36,12 @@ struct tn_session {
     size_t *io_stride;      /* [n_io] bytes there from step to step */
     int64_t *trace;         /* [n_io] steps bound by tn_session_bind_trace, or 0 */
     struct immediate *imm;  /* immediate programs: */
-    struct node_place *at;  /* [graph.nodes.n] where each value is: */
-    void **own;             /* [graph.nodes.n] memory of this session, or .. */
-    buffer **own_buf;       /* .. of the device, where that has its own; else NULL */
-    void **staged;          /* [graph.outputs.n] the next value of a state waits here when another needs the old one, too */
-    err err;                /* the last error of this session: sessions of one program may run, and fail, at the same time */
+    struct sized_graph *sized; /* with the dims of the run; NULL: the program has none */
+    struct node_place *at;     /* [graph.nodes.n] where each value is: */
+    void **own;                /* [graph.nodes.n] memory of this session, or .. */
+    buffer **own_buf;          /* .. of the device, where that has its own; else NULL */
+    void **staged;             /* [graph.outputs.n] the next value of a state waits here when another needs the old one, too */
+    err err;                   /* the last error of this session: sessions of one program may run, and fail, at the same time */
 };
 
 /* run.c: sessions of any program. from: whose states it shares, or NULL. */

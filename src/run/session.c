@@ -177,7 +177,7 @@ static tn_status take_slots(tn_session *s, bool bare) {
     if (!code && !caps.host_memory) code = take(s, n, sizeof *s->io_room, &s->io_room);
     if (!code && !caps.host_memory) code = take(s, n, sizeof *s->io_stride, &s->io_stride);
     if (!code && !caps.host_memory) set_strides(s);
-    if (!code && !caps.host_memory && session_params(s))
+    if (!code && !caps.host_memory && session_params(s) && p->plan)
         code = take(s, (size_t)p->plan->kernels.n, sizeof *s->grids, &s->grids);
     for (size_t i = 0; i < n && !code; i++) {
         s->ring[n + i] = 1;

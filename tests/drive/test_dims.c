@@ -21,11 +21,10 @@ typedef struct config {
     tn_mode mode;
     int fusion, threads, no_passes;
 } config;
-static const config configs[] = { { TN_MODE_COMPILED, 3, 2, 0 },
-                                  { TN_MODE_GRAPH, 0, 1, 0 },
-                                  { TN_MODE_COMPILED, 1, 1, 0 },
-                                  { TN_MODE_LOOP, 3, 1, 0 },
-                                  { TN_MODE_COMPILED, 2, 2, 1 } };
+static const config configs[] = {
+    { TN_MODE_COMPILED, 3, 2, 0 }, { TN_MODE_GRAPH, 0, 1, 0 },    { TN_MODE_COMPILED, 1, 1, 0 },
+    { TN_MODE_LOOP, 3, 1, 0 },     { TN_MODE_COMPILED, 2, 2, 1 }, { TN_MODE_IMMEDIATE, 0, 1, 0 }
+};
 
 typedef struct trial {
     tn_ctx *ctx;

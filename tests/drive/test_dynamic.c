@@ -114,9 +114,8 @@ static const struct {
 static const struct {
     tn_mode mode;
     int fusion;
-} modes[] = {
-    { TN_MODE_GRAPH, -1 }, { TN_MODE_COMPILED, 0 }, { TN_MODE_COMPILED, 2 }, { TN_MODE_COMPILED, 3 }, { TN_MODE_LOOP, -1 }
-};
+} modes[] = { { TN_MODE_IMMEDIATE, -1 }, { TN_MODE_GRAPH, -1 },   { TN_MODE_COMPILED, 0 },
+              { TN_MODE_COMPILED, 2 },   { TN_MODE_COMPILED, 3 }, { TN_MODE_LOOP, -1 } };
 
 /* device: NULL: the CPU */
 static tn_program *compile(tn_graph *g, tn_mode mode, int fusion, int threads, const char *device) {

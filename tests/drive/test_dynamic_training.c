@@ -63,9 +63,8 @@ static const struct {
 static const struct {
     tn_mode mode;
     int fusion;
-} modes[] = {
-    { TN_MODE_GRAPH, -1 }, { TN_MODE_COMPILED, 0 }, { TN_MODE_COMPILED, 2 }, { TN_MODE_COMPILED, 3 }, { TN_MODE_LOOP, -1 }
-};
+} modes[] = { { TN_MODE_IMMEDIATE, -1 }, { TN_MODE_GRAPH, -1 },   { TN_MODE_COMPILED, 0 },
+              { TN_MODE_COMPILED, 2 },   { TN_MODE_COMPILED, 3 }, { TN_MODE_LOOP, -1 } };
 
 /* TENON_DEVICE: dynamic programs run there, what they are compared with on the CPU. */
 static const char *on_device(void) { return test_device_is_cpu() ? NULL : test_device(); }
