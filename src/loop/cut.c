@@ -5,8 +5,8 @@
  * so that no two loops walk memory as one, and divisible by no higher power of two, so that no vector is taken for aligned.
  * What a schedule makes of an index is then written back: a coefficient is so many times the largest distance below it. */
 #include "loop/cut.h"
-#include "loop/build.h"
 #include "ir/kernel_walk.h"
+#include "loop/build.h"
 #include "loop/gpu_bind.h"
 
 enum { MOST_LEVELS = 6, MOST_HI = 1 << 28 };
@@ -97,7 +97,7 @@ static bool rest_is_below(const cutter *c, const kins *in) {
 /* A value that is zero behind the end of loop v: loaded there. */
 static bool is_loaded_along(const kernel *k, reg r, kvar v) {
     while (k->ins.at[r].op == K_CAST) r = k->ins.at[r].a;
-    return k->ins.at[r].op == K_LOAD && affine_coef(k->ins.at[r].idx, v) != 0;
+    return k->ins.at[r].op == K_LOAD && is_global(k, &k->ins.at[r]) && affine_coef(k->ins.at[r].idx, v) != 0;
 }
 
 /* What stands in loops whose iterations a run gives does nothing behind their ends: it adds zeros, and stores nothing. */
@@ -254,9 +254,18 @@ static bool find_places(const cutter *c, const kernel *o, const levels *x, const
     return true;
 }
 
+/* The level of a load that is summed over and has as many elements as a run says; -1: it has none. */
+static int sum_level(const cutter *c, const kins *in) {
+    int found = -1;
+    for (int l = 0; l < c->of[in->buf].n; l++)
+        if (c->of[in->buf].at[l].sum && !ext_is_lit(c->of[in->buf].at[l].n)) found = l;
+    return found;
+}
+
+/* What is summed over is zero behind its end, wherever it lies. */
 static bool is_cut(const cutter *c, const kernel *o, const kins *in) {
     if (in->op == K_PREFETCH && !c->spread) return false;
-    return !ext_is_lit(o->bufs.at[in->buf].elems) || (c->spread && c->of[in->buf].n);
+    return !ext_is_lit(o->bufs.at[in->buf].elems) || (c->spread && c->of[in->buf].n) || sum_level(c, in) >= 0;
 }
 
 static bool find_access(const cutter *c, const kernel *o, const kins *in, places *p) {
@@ -282,14 +291,6 @@ static ext reached(const cutter *c, const kernel *o, const places *at, int head)
         most = most ? ext_max(o->params, most, n) : n;
     }
     return most && loop->lo == 0 ? ext_min(o->params, most, loop->hi) : loop->hi;
-}
-
-/* The level of a load that is summed over and has as many elements as a run says; -1: it has none. */
-static int sum_level(const cutter *c, const kins *in) {
-    int found = -1;
-    for (int l = 0; l < c->of[in->buf].n; l++)
-        if (c->of[in->buf].at[l].sum && !ext_is_lit(c->of[in->buf].at[l].n)) found = l;
-    return found;
 }
 
 typedef struct sum_loop { /* loads `each` more elements of a sum in each iteration, `ahead` of what it adds */

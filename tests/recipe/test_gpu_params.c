@@ -66,6 +66,11 @@ static const struct {
     { "graph @across<B 1..40, L 1..21>(q f32[B,L,L], k f32[B,L,8]) {\n"
       "  %1 = dot q, k batch=[0]x[0] contract=[2]x[1] f32[B,L,8]\n  return %1 as \"y\"\n}\n",
       false },
+    { "graph @ends<L 1..16>(p f32[L,40], t f32[16,8]) {\n" /* what lies behind the sum's end is infinite */
+      "  %1 = iota axis=0 f32[16,8]\n  %2 = sub %1, 15.0 f32[16,8]\n  %3 = div t, %2 f32[16,8]\n"
+      "  %4 = slice %3 start=[0,0] step=[1,1] f32[L,8]\n  %5 = dot p, %4 contract=[0]x[0] f32[40,8]\n"
+      "  return %5 as \"y\"\n}\n",
+      false },
     { "graph @weights<B 0..90>(x f32[B,37], y f32[B,20]) {\n  %1 = dot x, y contract=[0]x[0] f32[37,20]\n"
       "  %2 = mul %1, 0.5 f32[37,20]\n  return %2 as \"w\"\n}\n",
       false },
