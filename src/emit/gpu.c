@@ -79,6 +79,7 @@ static void print_params_argument(clike *e, bool first) {
     else
         str_addf(e->out, "const int64_t *%s rows", e->l->restricted);
 }
+
 /* Sums and products cost a thread less than reading them does. */
 static bool is_computed(const exts *t, int i) {
     const ext_row *r = &t->at.at[i];

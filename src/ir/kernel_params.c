@@ -417,6 +417,8 @@ static bool has_to_be_proven(const kernel *k, int r) {
 void kernel_mark_unproven(const kernel *k, bool *out) {
     prover p = prover_make(k, NULL);
     for (int r = 1; r < k->ins.n; r++) out[r] = has_to_be_proven(k, r) && !is_proven(&p, r);
+    for (int r = 1; r < k->ins.n && p.t->problem; r++)
+        out[r] = has_to_be_proven(k, r); /* numbers that do not fit prove nothing */
 }
 
 int kernel_check(const kernel *k, str *out) {
