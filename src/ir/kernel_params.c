@@ -124,16 +124,29 @@ static range range_of(prover *p, const kins *in, const kins *loop) {
     for (int m = 0; m < in->n_mask; m++) {
         const kmask *x = &in->mask[m];
         ext way = x->e.n == 1 && x->e.t[0].var == loop->var ? x->e.t[0].coef : 0;
-        if ((way != 1 && way != -1) || in->mask_lane[m] != 0) continue;
+        if (way == 0 || !ext_is_lit(way) || in->mask_lane[m] != 0) continue;
         ext lo = ext_sub(p->t, x->lo, x->e.base), hi = ext_add(p->t, ext_sub(p->t, x->hi, x->e.base), -1);
         if (way < 0) {
             ext top = ext_mul(p->t, lo, -1);
-            lo = ext_mul(p->t, hi, -1), hi = top;
+            lo = ext_mul(p->t, hi, -1), hi = top, way = -way;
         }
+        lo = ext_ceil_div(p->t, lo, way), hi = ext_floor_div(p->t, hi, way);
         if (ext_never_less(p->t, lo, r.lo)) r.lo = lo;
         if (ext_never_less(p->t, r.hi, hi)) r.hi = hi;
     }
     return r;
+}
+
+static bool has_literal_bounds(const kmask *x) { return ext_is_lit(x->e.base) && ext_is_lit(x->lo) && ext_is_lit(x->hi); }
+
+/* Whether the masks that are numbers let a lane through. */
+static bool has_lane(const kins *in, int lane) {
+    for (int m = 0; m < in->n_mask; m++) {
+        const kmask *x = &in->mask[m];
+        int64_t at = x->e.base + lane * in->mask_lane[m];
+        if (x->e.n == 0 && has_literal_bounds(x) && (at < x->lo || at >= x->hi)) return false;
+    }
+    return true;
 }
 
 /* Takes c times the expression of a mask, which has all its variables, out of the index: that adds c times what it can be. */
@@ -141,7 +154,7 @@ static void take_masked(prover *p, kins *in, range *out) {
     for (int turn = 0; turn < in->n_mask * (p->k->vars.n + 1); turn++) { /* sums of many variables first */
         int m = turn % in->n_mask;
         const kmask *x = &in->mask[m];
-        if (x->e.n != p->k->vars.n - turn / in->n_mask) continue;
+        if (x->e.n != p->k->vars.n - turn / in->n_mask || (x->e.n == 0 && has_literal_bounds(x))) continue;
         int64_t lane = in->lanes > 1 ? in->mask_lane[m] : 0;
         ext c = lane && in->lane_stride % lane == 0 ? in->lane_stride / lane : 0;
         if (x->e.n && (!ext_is_lit(x->e.t[0].coef) || x->e.t[0].coef < 1)) continue;
@@ -176,7 +189,13 @@ static bool index_range(prover *p, const kins *access, int n_open, range *out) {
     *out = (range){ in->idx.base, in->idx.base };
     if (p->masked) take_masked(p, in, out);
     bool local = !p->k->tiled && p->k->bufs.at[in->buf].kind == KB_LOCAL; /* row variables only number copies */
-    int64_t along = (in->lanes - 1) * in->lane_stride, reach = in->dyn && in->dyn_n > 0 ? (in->dyn_n - 1) * in->dyn_stride : 0;
+    int first = 0, last = in->lanes - 1;
+    for (; first < last && !has_lane(in, first); first++) {
+    }
+    for (; first < last && !has_lane(in, last); last--) {
+    }
+    out->lo = ext_add(p->t, out->lo, first * in->lane_stride), out->hi = ext_add(p->t, out->hi, first * in->lane_stride);
+    int64_t along = (last - first) * in->lane_stride, reach = in->dyn && in->dyn_n > 0 ? (in->dyn_n - 1) * in->dyn_stride : 0;
     int64_t packed = in->packed ? (in->packed - 1) * in->packed_stride : 0, step[] = { along, reach, packed };
     for (int i = 0; i < in->idx.n; i++) {
         const kins *loop = NULL;

@@ -182,12 +182,17 @@ static reg finish_dot(lower *w, const task *t) {
     return wrap_narrow(w, t->acc[0], (tn_dtype)n->dtype);
 }
 
+static reg push_bound(lower *w, ext e) {
+    return ext_is_lit(e) ? push_const(w, TN_I32, 0, e)
+                         : kernel_push(w->k, (kins){ .op = K_INDEX, .dtype = TN_I32, .idx = affine_const(e) });
+}
+
 static reg mask_register(lower *w, const kmask_list *masks) {
     reg all = 0;
     for (int i = 0; i < masks->n; i++) {
         const kmask *m = &masks->at[i];
         reg e = kernel_push(w->k, (kins){ .op = K_INDEX, .dtype = TN_I32, .idx = m->e });
-        reg lo = push_const(w, TN_I32, 0, m->lo), hi = push_const(w, TN_I32, 0, m->hi);
+        reg lo = push_bound(w, m->lo), hi = push_bound(w, m->hi);
         reg ge = kernel_push(w->k, (kins){ .op = K_ALU, .alu = OP_le, .dtype = TN_I32, .src = TN_I32, .a = lo, .b = e });
         reg lt = kernel_push(w->k, (kins){ .op = K_ALU, .alu = OP_lt, .dtype = TN_I32, .src = TN_I32, .a = e, .b = hi });
         reg both = kernel_push(w->k, (kins){ .op = K_ALU, .alu = OP_and, .dtype = TN_I32, .src = TN_I32, .a = ge, .b = lt });

@@ -156,6 +156,27 @@ static const char *const found[] = {
     "  %1 = pad x before=[0,0,0,0] after=[0,0,0,2] value=0.0 i64[8,n,1,19]\n"
     "  return %1 as \"y\"\n"
     "}\n",
+    "graph @lanes_within<n 1..9>(x f64[n,3,1]) {\n" /* two masks of lanes */
+    "  %1 = pad x before=[0,2,2] after=[0,2,1] value=0.5 f64[n,7,4]\n"
+    "  %2 = window %1 (axis=1 size=4 stride=2 dilation=2) (axis=2 size=1 stride=1 dilation=2) f64[n,1,4,4,1]\n"
+    "  %3 = pad %2 before=[0,0,0,1,0] after=[0,0,0,1,0] value=0.5 f64[n,1,4,6,1]\n"
+    "  return %3 as \"y\"\n"
+    "}\n",
+    "graph @every_second<n 1..31>(x f32[3,n,2]) {\n" /* the first of them is a row of the table */
+    "  %1 = slice x start=[1,0,1] step=[1,1,1] f32[2,n,1]\n"
+    "  %2 = neg %1 f32[2,n,1]\n"
+    "  return %2 as \"y\"\n"
+    "}\n",
+    "graph @border_of_dim<n 1..13, m 1..7>(x f32[3,1,m,n]) {\n"
+    "  %1 = pad x before=[2,0,1,0] after=[2,0,1,3] value=2.0 f32[7,1,m + 2,n + 3]\n"
+    "  %2 = flip %1 axes=[1,2,3] f32[7,1,m + 2,n + 3]\n"
+    "  %3 = reduce_min %2 axes=[1,2] f32[7,1,1,n + 3]\n"
+    "  %4 = expand %3 f32[7,1,m + 2,n + 3]\n"
+    "  %5 = add %4, %2 f32[7,1,m + 2,n + 3]\n"
+    "  %6 = pad %5 before=[0,0,0,2] after=[0,0,2,0] value=1.0 f32[7,1,m + 4,n + 5]\n"
+    "  %7 = sum %6 axes=[0,2] f32[1,1,1,n + 5]\n"
+    "  return %7 as \"y\"\n"
+    "}\n",
     "graph @local_steps<m 1..3>(x f64[7,8,m,1]) {\n"
     "  %1 = sum x axes=[1] f64[7,1,m,1]\n"
     "  %2 = reshape %1 f64[7,m]\n"

@@ -188,7 +188,7 @@ static bool follows_contraction(const clike *e, reg r) {
     return false;
 }
 
-static void print_vector_load(clike *e, const kins *in) {
+static void print_vector_load(clike *e, const kins *in, int lane) { /* from this one on */
     tn_dtype stored = (tn_dtype)in->src;
     const char *narrow = narrow_word(stored);
     if (in->packed)
@@ -201,7 +201,7 @@ static void print_vector_load(clike *e, const kins *in) {
         str_addf(e->out, "LD%s_x%d(&", narrow, in->lanes);
     else
         str_addf(e->out, "LD_%sx%d(&", clike_reg_type(stored), in->lanes);
-    print_element(e, in, 0);
+    print_element(e, in, lane);
     str_add(e->out, "))");
 }
 
@@ -213,7 +213,7 @@ static bool is_every_second(const clike *e, const kins *in) {
 }
 static void print_every_second(clike *e, const kins *in) {
     kins upper = *in;
-    upper.idx.base += in->lanes - 1;
+    upper.lane_stride = in->lanes - 1; /* from there on; the base may be a row of the table */
     /* Eight words are two instructions when halves of 16 bytes stay where they are and pairs of words move then, else three. */
     bool pairs = in->lanes == 8 && dtype_size((tn_dtype)in->src) == 4;
     if (pairs) {
@@ -221,9 +221,9 @@ static void print_every_second(clike *e, const kins *in) {
         str_addf(e->out, "(%sx8)__builtin_shufflevector((f64x4)", clike_reg_type((tn_dtype)in->src));
     }
     str_add(e->out, "__builtin_shufflevector(");
-    print_vector_load(e, in);
+    print_vector_load(e, in, 0);
     str_add(e->out, ", ");
-    print_vector_load(e, &upper);
+    print_vector_load(e, &upper, 1);
     for (int l = 0; l < in->lanes; l++) {
         static const int from[] = { 0, 2, 9, 11, 4, 6, 13, 15 };
         str_addf(e->out, ", %d", pairs ? from[l] : 2 * l + (l >= in->lanes / 2));
@@ -628,7 +628,7 @@ void clike_load(clike *e, const kins *in, reg r) {
         } else {
             str_addf(e->out, "%sx%d v%u = ", type, in->lanes, r);
         }
-        print_vector_load(e, in);
+        print_vector_load(e, in, 0);
         int bytes = in->lanes * (int)dtype_size(dtype_reg(t));
         if (in->op == K_LOAD && bytes >= 16 && bytes <= 64 && clike_feeds_contraction(e, r))
             str_addf(e->out, "; KEEP_%d(v%u)", bytes, r);

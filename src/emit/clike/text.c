@@ -27,7 +27,8 @@ void clike_line(clike *e) {
 
 /* The last two terms count one number: a loop that steps over as many as the one inside it has, as blocks by two. */
 static bool counts_on(const clike *e, affine x) {
-    if (!e->l->gpu || x.n < 2 || x.t[x.n - 1].coef != x.t[x.n - 2].coef || x.t[x.n - 1].coef < 2) return false;
+    if (!e->l->gpu || x.n < 2 || !ext_is_lit(x.base)) return false;
+    if (x.t[x.n - 1].coef != x.t[x.n - 2].coef || x.t[x.n - 1].coef < 2) return false;
     for (int i = 1; i < e->k->ins.n; i++) {
         const kins *in = &e->k->ins.at[i];
         if (in->op == K_LOOP && in->var == x.t[x.n - 2].var)
