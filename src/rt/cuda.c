@@ -29,16 +29,21 @@ struct module { /* the parts of a program */
     cu_object part[NVRTC_MOST_PARTS];
 };
 
+typedef struct instance { /* of a graph; kept with its graph where numbers of thread blocks may change */
+    cu_object made, source;
+    cu_object *nodes; /* [room], NULL: they are not kept; */
+    size_t room;
+    int first, n;   /* .. those of the list's launches */
+    uint64_t grids; /* l.grids that it was made or changed for */
+} instance;
+
+enum { ONE_STEP, MANY_STEPS, LOOP, N_GRAPHS };
 struct list {
     gpu_list l; /* kernels: functions; at: device addresses */
     cuda *dev;
-    cu_object graph[3]; /* instances of one step, of UNROLL steps and of a loop, for l.version == built */
-    cu_pointer counter; /* of the loop: turns left, step; behind it a step of each slot that moves */
+    instance graph[N_GRAPHS]; /* of one step, of UNROLL steps and of a loop, for l.version == built */
+    cu_pointer counter;       /* of the loop: turns left, step; behind it a step of each slot that moves */
     uint64_t built;
-    cu_object *nodes; /* [2 order.n] of graph[0], for new numbers of thread blocks; NULL: there are none */
-    cu_object source; /* the graph that they are nodes of, as long as they are used */
-    size_t n_nodes;
-    uint64_t grids; /* l.grids of graph[0] */
 };
 
 /* ---- open ---- */
@@ -441,16 +446,17 @@ static void cuda_usage(device *base, void *entry, int block_threads, device_usag
 
 /* ---- lists ---- */
 
-static void drop_graphs(list *l) { /* with the context current */
-    for (size_t i = 0; i < COUNT_OF(l->graph); i++) {
-        if (l->graph[i]) l->dev->cu.cuGraphExecDestroy(l->graph[i]);
-        l->graph[i] = NULL;
-    }
+static void drop_graph(cuda *d, instance *x) { /* with the context current */
+    if (x->made) d->cu.cuGraphExecDestroy(x->made);
+    if (x->source) d->cu.cuGraphDestroy(x->source);
+    mem_free(d->mem, x->nodes, x->room * sizeof *x->nodes);
+    *x = (instance){ 0 };
+}
+
+static void drop_graphs(list *l) { /* likewise */
+    for (int i = 0; i < N_GRAPHS; i++) drop_graph(l->dev, &l->graph[i]);
     if (l->counter) l->dev->cu.cuMemFree(l->counter);
     l->counter = 0;
-    if (l->source) l->dev->cu.cuGraphDestroy(l->source);
-    mem_free(l->dev->mem, l->nodes, l->n_nodes * sizeof *l->nodes);
-    l->nodes = NULL, l->source = NULL, l->n_nodes = 0;
 }
 
 static void cuda_discard(list *l) {
@@ -625,19 +631,26 @@ static int add_to_chain(void *ud, int from, int to, int64_t step) {
     return rc;
 }
 
-static tn_status make_chain(list *l, cu_object *out, err *e) {
+/* Of the graph, whose nodes these are; both are kept where the list's numbers of thread blocks may change. */
+static int instantiate(list *l, instance *x, cu_object graph, cu_object *nodes, size_t room) {
+    cuda *d = l->dev;
+    int rc = d->cu.cuGraphInstantiate(&x->made, graph, 0);
+    if (!rc && l->l.grids) x->source = graph, x->nodes = nodes, x->room = room, x->grids = l->l.grids;
+    return rc;
+}
+
+static tn_status make_chain(list *l, instance *out, err *e) {
     static const gpu_walker walker = { add_to_chain, NULL };
     cuda *d = l->dev;
     chain c = { .l = l };
     int rc = d->cu.cuGraphCreate(&c.graph, 0);
     if (!rc) rc = gpu_list_walk(&l->l, 0, &walker, &c);
-    if (!rc) rc = d->cu.cuGraphInstantiate(out, c.graph, 0);
-    if (c.graph) d->cu.cuGraphDestroy(c.graph);
-    l->grids = l->l.grids;
+    if (!rc) rc = instantiate(l, out, c.graph, NULL, 0);
+    if (c.graph && !out->source) d->cu.cuGraphDestroy(c.graph);
     return rc ? fail(d, e, "a graph of launches", rc) : TN_OK;
 }
 
-static tn_status make_graph(list *l, int steps, cu_object *out, err *e) {
+static tn_status make_graph(list *l, int steps, instance *out, err *e) {
     cuda *d = l->dev;
     cu_object graph = NULL;
     gpu_order order;
@@ -648,30 +661,28 @@ static tn_status make_graph(list *l, int steps, cu_object *out, err *e) {
     if (!nodes) st = err_set(e, TN_ERR_NOMEM, "out of memory: a graph of %zu launches", n);
     int rc = st ? CUDA_SUCCESS : d->cu.cuGraphCreate(&graph, 0);
     if (!st && !rc) rc = add_nodes(l, &order, graph, nodes, nodes + n, NULL, 0, false);
-    if (!st && !rc) rc = d->cu.cuGraphInstantiate(out, graph, 0);
-    if (!st && !rc && l->l.grids && steps == 1) { /* more of them will come */
-        l->nodes = nodes, l->source = graph, l->n_nodes = 2 * n, l->grids = l->l.grids;
-    } else {
-        if (graph) d->cu.cuGraphDestroy(graph);
-        mem_free(d->mem, nodes, 2 * n * sizeof *nodes);
-    }
+    if (!st && !rc) rc = instantiate(l, out, graph, nodes, 2 * n), out->n = order.n;
+    if (graph && !out->source) d->cu.cuGraphDestroy(graph);
+    if (!out->nodes) mem_free(d->mem, nodes, 2 * n * sizeof *nodes);
     gpu_order_free(&l->l, &order);
     return rc ? fail(d, e, "a graph of launches", rc) : st;
 }
 
-/* Other numbers of thread blocks for the graph that is there. */
-static bool patch_graph(list *l) {
+/* Brings the list's numbers of thread blocks to a graph that is there; one that does not take them is dropped. */
+static void patch_graph(list *l, int which) {
     cuda *d = l->dev;
-    int rc = l->nodes && d->cu.cuGraphExecKernelNodeSetParams ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
-    for (int i = 0; i < l->l.n_nodes && !rc; i++) {
-        const gpu_node *n = &l->l.nodes[i];
+    instance *x = &l->graph[which];
+    if (!x->made || x->grids == l->l.grids) return;
+    int rc = x->nodes && d->cu.cuGraphExecKernelNodeSetParams ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+    for (int k = 0; k < x->n && !rc; k++) {
+        const gpu_node *n = &l->l.nodes[k % l->l.n_nodes];
         arguments a;
-        rc = fill_arguments(l, n, 0, false, &a);
-        cu_kernel_node x = kernel_node(n->kernel, n->grid_blocks, n->block_threads, n->shared, a.at);
-        if (!rc) rc = d->cu.cuGraphExecKernelNodeSetParams(l->graph[0], l->nodes[i], &x);
+        rc = fill_arguments(l, n, k / l->l.n_nodes, which == LOOP, &a);
+        cu_kernel_node to = kernel_node(n->kernel, n->grid_blocks, n->block_threads, n->shared, a.at);
+        if (!rc) rc = d->cu.cuGraphExecKernelNodeSetParams(x->made, x->nodes[x->first + k], &to);
     }
-    l->grids = l->l.grids;
-    return !rc;
+    x->grids = l->l.grids;
+    if (rc) drop_graph(d, x);
 }
 
 /* ---- many steps in one submit ---- */
@@ -725,8 +736,8 @@ static int last_ones(const gpu_order *o, const cu_object *nodes, cu_object *out)
     return n;
 }
 
-/* In, the steps, out, and the kernel that counts. nodes: room for all of them, twice. */
-static int fill_body(list *l, const gpu_order *order, cu_object body, uint64_t handle, cu_object *nodes) {
+/* In, the steps, out, and the kernel that counts. nodes: room for all of them, twice. *out_first: of the steps. */
+static int fill_body(list *l, const gpu_order *order, cu_object body, uint64_t handle, cu_object *nodes, int *out_first) {
     cuda *d = l->dev;
     int rc = CUDA_SUCCESS, all = order->n + 2 * l->l.n_slots + 1, n_in = add_moves(l, body, false, NULL, 0, nodes, &rc);
     cu_object *steps = nodes + n_in, *last = nodes + all, control;
@@ -735,10 +746,11 @@ static int fill_body(list *l, const gpu_order *order, cu_object body, uint64_t h
     int n_out = rc ? 0 : add_moves(l, body, true, last, n_last, steps + order->n, &rc);
     for (int i = 0; i < n_out; i++) last[n_last++] = steps[order->n + i];
     void *at[] = { &handle, &l->counter };
+    *out_first = n_in;
     return rc ? rc : add_kernel(d, body, d->loop_control, 1, 1, 0, at, last, n_last, &control);
 }
 
-static tn_status make_loop(list *l, int at_once, cu_object *out, err *e) {
+static tn_status make_loop(list *l, int at_once, instance *out, err *e) {
     cuda *d = l->dev;
     cu_object graph = NULL, node;
     gpu_order order;
@@ -755,10 +767,10 @@ static tn_status make_loop(list *l, int at_once, cu_object *out, err *e) {
         .type = CU_GRAPH_NODE_CONDITIONAL, .handle = handle, .kind = CU_CONDITION_WHILE, .size = 1, .context = d->context
     };
     if (!st && !rc) rc = d->cu.cuGraphAddNode(&node, graph, NULL, NULL, 0, &x);
-    if (!st && !rc) rc = fill_body(l, &order, x.bodies[0], handle, nodes);
-    if (!st && !rc) rc = d->cu.cuGraphInstantiate(out, graph, 0);
-    if (graph) d->cu.cuGraphDestroy(graph);
-    mem_free(d->mem, nodes, n * sizeof *nodes);
+    if (!st && !rc) rc = fill_body(l, &order, x.bodies[0], handle, nodes, &out->first);
+    if (!st && !rc) rc = instantiate(l, out, graph, nodes, n), out->n = order.n;
+    if (graph && !out->source) d->cu.cuGraphDestroy(graph);
+    if (!out->nodes) mem_free(d->mem, nodes, n * sizeof *nodes);
     gpu_order_free(&l->l, &order);
     return rc ? fail(d, e, "a graph with a loop", rc) : st;
 }
@@ -775,12 +787,13 @@ static bool can_be_nodes(const list *l) {
  * in turns of 16, 3.1 without a loop. */
 static int64_t run_loop(list *l, int64_t steps, err *e) {
     cuda *d = l->dev;
-    if (!can_be_nodes(l) || l->l.grids) return 0;
+    if (!can_be_nodes(l) || (l->l.grids && gpu_list_moves(&l->l))) return 0;
     int n = l->l.n_nodes, at_once = gpu_list_moves(&l->l) || n * UNROLL > MAX_NODES ? 1
                                     : n * UNROLL > LOOPED                           ? UNROLL
                                                                                     : LOOPED / n;
     if (steps < 4 * at_once || !gpu_loop_fits(&l->l) || !loops(d)) return 0;
-    if (!l->graph[2] && make_loop(l, at_once, &l->graph[2], e)) {
+    patch_graph(l, LOOP);
+    if (!l->graph[LOOP].made && make_loop(l, at_once, &l->graph[LOOP], e)) {
         pthread_mutex_lock(&d->lock);
         d->loops = -1; /* what cannot be made once cannot be made twice; the other ways do the work */
         pthread_mutex_unlock(&d->lock);
@@ -788,7 +801,7 @@ static int64_t run_loop(list *l, int64_t steps, err *e) {
     }
     int64_t state[2] = { steps / at_once, l->l.start };
     if (d->cu.cuMemcpyHtoDAsync(l->counter, state, sizeof state, d->stream)) return 0;
-    return d->cu.cuGraphLaunch(l->graph[2], d->stream) ? 0 : state[0] * at_once;
+    return d->cu.cuGraphLaunch(l->graph[LOOP].made, d->stream) ? 0 : state[0] * at_once;
 }
 
 /* Whether a graph pays and can be made: several kernels, no copies, none that does nothing. */
@@ -806,17 +819,18 @@ static tn_status run_steps(list *l, int64_t steps, err *e) {
     l->built = l->l.version;
     int64_t step = run_loop(l, steps, e);
     if (step == steps) return TN_OK;
-    bool control = gpu_list_has_control(&l->l), wants = wants_graph(l, steps);
-    if (wants && l->graph[0] && l->grids != l->l.grids && !patch_graph(l)) drop_graphs(l);
-    if (!wants) {
+    bool control = gpu_list_has_control(&l->l);
+    if (!wants_graph(l, steps)) {
         for (; step < steps && !rc; step++) rc = run_step(l, step);
         return rc ? fail(d, e, "a launch", rc) : TN_OK;
     }
-    for (int i = 1; i >= 0 && !st; i--) { /* many steps at once, then the rest */
-        int at_once = i ? UNROLL : 1;
-        if (steps - step < at_once || (i && (control || l->l.grids || l->l.n_nodes * UNROLL > MAX_NODES))) continue;
-        if (!l->graph[i]) st = control ? make_chain(l, &l->graph[i], e) : make_graph(l, at_once, &l->graph[i], e);
-        for (; !st && !rc && steps - step >= at_once; step += at_once) rc = d->cu.cuGraphLaunch(l->graph[i], d->stream);
+    for (int i = MANY_STEPS; i >= ONE_STEP && !st; i--) { /* many steps at once, then the rest */
+        int at_once = i == MANY_STEPS ? UNROLL : 1, pays = l->l.grids && i == MANY_STEPS ? 4 * at_once : at_once;
+        if (steps - step < pays || (i == MANY_STEPS && (control || l->l.n_nodes * UNROLL > MAX_NODES))) continue;
+        instance *x = &l->graph[i];
+        patch_graph(l, i);
+        if (!x->made) st = control ? make_chain(l, x, e) : make_graph(l, at_once, x, e);
+        for (; !st && !rc && steps - step >= at_once; step += at_once) rc = d->cu.cuGraphLaunch(x->made, d->stream);
         if (rc) st = fail(d, e, "a launch", rc);
     }
     return st;
