@@ -382,8 +382,8 @@ static void bound(kernel *o, kins *in, affine e, int64_t lane, ext n) {
     in->mask_lane[in->n_mask - 1] = in->lanes > 1 ? lane : 0;
 }
 
-/* The access by the run's distances, bounded by its numbers. */
-static void cut_access(const cutter *c, kernel *o, int i, const places *p) {
+/* The access by the run's distances, bounded by its numbers. inside: it is in its buffer without that. */
+static void cut_access(const cutter *c, kernel *o, int i, const places *p, bool inside) {
     kins *in = &o->ins.at[i];
     const levels *x = &c->of[in->buf];
     if (!is_cut(c, o, in)) return;
@@ -393,7 +393,7 @@ static void cut_access(const cutter *c, kernel *o, int i, const places *p) {
     for (int m = 0; m < in->n_mask && c->spread; m++) in->mask[m].e = without_zeros(c, in->mask[m].e);
     if (in->op == K_LOAD && !in->n_mask) in->imm = 0, in->imm_int = 0;
     for (int l = 0; l < x->n; l++) {
-        if (ext_is_lit(x->at[l].n) || (!x->at[l].whole && ends_with(o, p->at[l], x->at[l].n))) continue;
+        if (ext_is_lit(x->at[l].n) || (x->at[l].whole ? inside : ends_with(o, p->at[l], x->at[l].n))) continue;
         bound(o, in, p->at[l], p->lane[l], x->at[l].n);
     }
 }
@@ -419,9 +419,10 @@ kernel *loop_cut(const kernel *k, const kernel *made) {
         if (in->op == K_LOOP && in->par == PAR_SERIAL && in->lo == 0) in->hi = summed(&c, o, at, i);
     }
     find_extents(k, o);
-    for (int i = 1; i < o->ins.n; i++)
-        if (is_global(o, &o->ins.at[i])) cut_access(&c, o, i, &at[i]);
     bool *unproven = ARENA_ARRAY(k->a, bool, o->ins.n);
+    if (!c.spread) kernel_mark_unproven(o, unproven);
+    for (int i = 1; i < o->ins.n; i++)
+        if (is_global(o, &o->ins.at[i])) cut_access(&c, o, i, &at[i], !unproven[i]);
     kernel_mark_unproven(o, unproven);
     for (int i = 1; i < o->ins.n; i++)
         if (unproven[i])
