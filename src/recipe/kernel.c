@@ -42,6 +42,12 @@ static target for_range(const kernel *k, const target *t) {
     return many;
 }
 
+bool recipe_takes(const kernel *k, const target *t) {
+    recipe_made made = { 0 };
+    if (k->params) recipe_kernel(kernel_clone(k, k->a), t, NULL, &made);
+    return !k->params || made.schedule;
+}
+
 /* Kernels for GPUs with sizes that a run gives: as loop/cut.h says. */
 static kernel *of_params(kernel *k, const target *t, const schedule *given, const char *measured, recipe_made *out) {
     enum { BLOCK_THREADS = 128 };

@@ -166,6 +166,8 @@ typedef struct recipe_made {
     const char *ignored; /* why it was not */
 } recipe_made;
 kernel *recipe_kernel(kernel *k, const target *t, const char *measured, recipe_made *out);
+/* Whether a kernel in scalar form has a schedule where a run gives sizes of it; one of literal sizes always has. */
+bool recipe_takes(const kernel *k, const target *t);
 
 /* candidates.c: texts next to `from` (NULL: as the recipe has it), which make other code of the scalar kernel than it and than
  * each other and give the same bits, with that code; those that promise most first. Returns how many there are, at most cap. */

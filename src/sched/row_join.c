@@ -14,11 +14,11 @@ int row_shared_loops(const kernel *k) {
     return n;
 }
 
-int64_t row_extent(const kernel *k, int i) { return k->vars.at[k->ins.at[1 + i].var].extent; }
+ext row_extent(const kernel *k, int i) { return k->vars.at[k->ins.at[1 + i].var].extent; }
 
 int64_t row_count(const kernel *k, int shared) {
     int64_t n = 1;
-    for (int i = 0; i < shared; i++) n *= row_extent(k, i);
+    for (int i = 0; i < shared; i++) n *= ext_hi(k->params, row_extent(k, i));
     return n;
 }
 
@@ -35,19 +35,21 @@ static bool is_shared(const kernel *k, int shared, kvar v) {
     return false;
 }
 
-/* Whether the access stays in the elements of its row, and how many those are. */
-static bool is_apart(const kernel *k, int shared, const kins *in, int64_t elems, int64_t *out_stride) {
-    int64_t stride = shared ? affine_coef(in->idx, k->ins.at[shared].var) : elems, want = stride;
+/* Whether the access stays in the elements of its row, and how many those are: as many in all runs. */
+static bool is_apart(const kernel *k, int shared, const kins *in, ext elems, ext *out_stride) {
+    ext stride = shared ? affine_coef(in->idx, k->ins.at[shared].var) : elems, want = stride;
     *out_stride = stride;
     int64_t lo = in->idx.base, hi = lo, reach = in->dyn ? (in->dyn_n - 1) * in->dyn_stride : 0;
+    if (!ext_is_lit(stride) || !ext_is_lit(lo)) return false;
     for (int i = shared - 1; i >= 0; i--) {
         if (affine_coef(in->idx, k->ins.at[1 + i].var) != want) return false;
-        want *= row_extent(k, i);
+        want = k->params ? ext_mul(k->params, want, row_extent(k, i)) : want * row_extent(k, i);
     }
     for (int i = 0; i < in->idx.n; i++) {
         kterm t = in->idx.t[i];
         if (is_shared(k, shared, t.var)) continue;
-        int64_t last = (k->vars.at[t.var].extent - 1) * t.coef;
+        if (!ext_is_lit(t.coef)) return false;
+        int64_t last = (ext_hi(k->params, k->vars.at[t.var].extent) - 1) * t.coef;
         lo += last < 0 ? last : 0, hi += last > 0 ? last : 0;
     }
     lo += reach < 0 ? reach : 0, hi += reach > 0 ? reach : 0;
@@ -57,7 +59,7 @@ static bool is_apart(const kernel *k, int shared, const kins *in, int64_t elems,
 static void note(const plan *p, row_link *l, const pkernel *pk, int shared, const kins *in) {
     int32_t buf = pk->args[in->buf].buf;
     const kbuf *b = &pk->k->bufs.at[in->buf];
-    int64_t stride;
+    ext stride;
     bool apart = is_apart(pk->k, shared, in, b->elems, &stride);
     row_access *x = l->at;
     while (x < l->at + l->n && x->buf != buf) x++;
@@ -71,6 +73,16 @@ static void note(const plan *p, row_link *l, const pkernel *pk, int shared, cons
     x->writes |= in->op != K_LOAD;
 }
 
+/* Iterations of the loops over rows that are not shared; -1: a run says how many. */
+static int64_t inner_rows(const kernel *k, int shared) {
+    int64_t n = 1;
+    for (int i = shared; i < row_shared_loops(k); i++) {
+        if (!ext_is_lit(row_extent(k, i))) return -1;
+        n *= row_extent(k, i);
+    }
+    return n;
+}
+
 row_link row_link_make(const plan *p, const pkernel *pk, int shared) {
     row_link l = { .at = ARENA_ARRAY(p->a, row_access, pk->k->bufs.n + 1) };
     const kernel *k = pk->k;
@@ -79,11 +91,12 @@ row_link row_link_make(const plan *p, const pkernel *pk, int shared) {
         if (in->op != K_LOAD && in->op != K_STORE && in->op != K_SCATTER) continue;
         if (pk->args[in->buf].buf >= 0) note(p, &l, pk, shared, in);
     }
-    int64_t inner = 1;
-    for (int i = shared; i < row_shared_loops(k); i++) inner *= row_extent(k, i);
-    for (int b = 0; b < k->bufs.n; b++)
-        if (k->bufs.at[b].kind == KB_LOCAL)
-            l.local += k->bufs.at[b].elems * inner * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype);
+    int64_t inner = inner_rows(k, shared);
+    for (int b = 0; b < k->bufs.n; b++) {
+        if (k->bufs.at[b].kind != KB_LOCAL) continue;
+        if (inner < 0 || !ext_is_lit(k->bufs.at[b].elems)) return l.local = INT64_MAX / 2, l; /* no room has a literal size */
+        l.local += k->bufs.at[b].elems * inner * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype);
+    }
     return l;
 }
 
@@ -195,8 +208,11 @@ typedef struct joiner {
 } joiner;
 
 static affine moved(const joiner *w, affine x, const affine *to) {
+    exts *t = w->o->params;
     affine y = affine_const(x.base);
-    for (int i = 0; i < x.n; i++) y = affine_add(w->o->a, y, affine_scale(w->o->a, to[x.t[i].var], x.t[i].coef));
+    for (int i = 0; i < x.n; i++)
+        y = t ? affine_add_params(t, y, affine_scale_params(t, to[x.t[i].var], x.t[i].coef))
+              : affine_add(w->o->a, y, affine_scale(w->o->a, to[x.t[i].var], x.t[i].coef));
     return y;
 }
 
@@ -283,10 +299,11 @@ static int joined_buffer(joiner *w, int link_no, const pkernel *pk, int b, int64
     const row_access *x = &w->c->all.at[a];
     if (w->arg_of[buf] >= 0) return w->arg_of[buf];
     if (x->state && w->states[x->dtype].buf >= 0) return w->arg_of[buf] = w->states[x->dtype].buf;
-    int64_t elems = x->stride * (w->form->block ? w->form->block : 1), bytes = elems * (int64_t)dtype_size((tn_dtype)x->dtype);
-    if (row_is_private(w->c, w->uses, x) && w->bytes + bytes <= w->form->room) {
-        own.elems = elems;
-        return w->arg_of[buf] = local_buffer(w, own, link_no, last_link(w, buf));
+    if (row_is_private(w->c, w->uses, x)) {
+        own.elems = x->stride * (w->form->block ? w->form->block : 1);
+        if (w->bytes + own.elems * (int64_t)dtype_size((tn_dtype)x->dtype) <= w->form->room)
+            return w->arg_of[buf] = local_buffer(w, own, link_no, last_link(w, buf));
+        own.elems = kb->elems;
     }
     own.kind = x->writes ? x->reads ? KB_INOUT : KB_OUT : KB_IN;
     return w->arg_of[buf] = chain_arg(w, own, buf);
@@ -386,13 +403,12 @@ static void only_written(kernel *o) {
 static const int *link_buffers(joiner *w, int link_no) {
     const pkernel *pk = link_kernel(w, link_no);
     int *buf = ARENA_ARRAY(w->o->a, int, pk->k->bufs.n + 1);
-    int64_t inner = 1;
-    for (int i = w->c->shared; i < row_shared_loops(pk->k); i++) inner *= row_extent(pk->k, i);
+    int64_t inner = inner_rows(pk->k, w->c->shared);
     for (int b = 0; b < pk->k->bufs.n; b++) buf[b] = joined_buffer(w, link_no, pk, b, inner);
     return buf;
 }
 
-static void open_loop(joiner *w, kvar v, int64_t lo, int64_t hi) {
+static void open_loop(joiner *w, kvar v, ext lo, ext hi) {
     kernel_push(w->o, (kins){ .op = K_LOOP, .var = v, .lo = lo, .hi = hi, .step = 1 });
 }
 
@@ -414,7 +430,7 @@ static void join_blocks(joiner *w, const int *const *bufs, kvar block, int64_t f
 static kvar open_rows(joiner *w) { /* returns the last, which stays closed where it goes in blocks; -1: none is shared */
     const kernel *k = link_kernel(w, 0)->k;
     for (int i = 0; i < w->c->shared; i++) {
-        int64_t n = row_extent(k, i), block = i == w->c->shared - 1 ? w->form->block : 0;
+        ext n = row_extent(k, i), block = i == w->c->shared - 1 ? w->form->block : 0;
         w->rows[i] = kernel_var(w->o, block ? "rb" : "r", block ? (n + block - 1) / block : n, true, false);
         if (!block) open_loop(w, w->rows[i], 0, n);
     }
@@ -493,6 +509,7 @@ pkernel row_join(row_chain *c, const row_uses *uses, const row_form *form) {
     joiner w = { .c = c, .uses = uses, .form = form };
     int n_bufs = TN_N_DTYPES;
     w.o = kernel_make(p->a, arena_printf(p->a, "%s_chain", last->k->name));
+    w.o->params = p->params;
     w.arg_of = uses->arg_of;
     for (int i = 0; i < c->n; i++) n_bufs += p->kernels.at[c->first + i].k->bufs.n;
     w.last = ARENA_ARRAY(p->a, int, n_bufs), w.kind = ARENA_ARRAY(p->a, uint8_t, n_bufs);

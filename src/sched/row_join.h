@@ -18,7 +18,7 @@ typedef struct row_access { /* all that a kernel does with one plan buffer */
     int32_t buf;
     bool reads, writes, apart; /* apart: row r touches only its own `stride` elements, from r * stride on */
     bool state;                /* part of the buffer of all states, which no run changes */
-    int64_t stride, elems;
+    ext stride, elems;         /* stride: a literal where rows are apart */
     uint8_t dtype;
 } row_access;
 
@@ -42,9 +42,9 @@ typedef struct row_uses { /* [plan bufs] kernels */
     int *arg_of; /* scratch of row_join: all -1 */
 } row_uses;
 
-/* Loops over rows that could be shared; the extent of the i-th; iterations of the first `shared`. */
+/* Loops over rows that could be shared; the extent of the i-th; iterations of the first `shared`, at most. */
 int row_shared_loops(const kernel *k);
-int64_t row_extent(const kernel *k, int i);
+ext row_extent(const kernel *k, int i);
 int64_t row_count(const kernel *k, int shared);
 bool row_same(const kernel *x, const kernel *y, int shared); /* both have these loops, of equal extents */
 

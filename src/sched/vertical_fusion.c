@@ -42,15 +42,16 @@ static int64_t kept_elems(const kernel *k, int shared) {
         const kins *in = &k->ins.at[i];
         if (in->op == K_SCATTER || in->op == K_ARGUPD || (in->op == K_UPD && in->alu == OP_dot)) return 0;
         if (in->op != K_LOOP) continue;
-        if (i < end || in->lo != 0 || (n && in->hi != n)) return 0;
+        if (i < end || in->lo != 0 || !ext_is_lit(in->hi) || (n && in->hi != n)) return 0;
         end = kernel_loop_end(k, i), n = in->hi;
     }
     return n;
 }
 
+/* Times are those of the largest sizes. */
 static const link *link_make(const plan *p, const pkernel *pk, int shared, const target *t) {
     link l = { .row = row_link_make(p, pk, shared) };
-    const kernel *k = pk->k;
+    const kernel *k = kernel_at_most(pk->k, p->a);
     l.alone = vertical_alone(k, t), l.among = vertical_among(k, t);
     for (int i = 0; i < N_ROWS; i++) l.inside[i] = vertical_inside(k, shared, row_count(k, shared), 1 << i, t);
     l.clustered = vertical_clustered(k, shared, row_count(k, shared), t, &l.layer);
@@ -131,7 +132,7 @@ static double grow(chooser *w, int first, int shared, chain *out, const char **o
     int64_t columns = 0;
     bool best_clustered = false, best_kept = false;
     kept_rows rows = { 0 };
-    int64_t last_extent = shared ? row_extent(k0, shared - 1) : 1;
+    int64_t divisor = shared ? ext_divisor(k0->params, row_extent(k0, shared - 1)) : 1; /* of the innermost extent */
     row_chain c = row_chain_make(p, first, shared);
     *out_end = NULL;
     memset(w->shapes, 0, sizeof *w->shapes * RECIPE_CLUSTER_SHAPES);
@@ -151,7 +152,7 @@ static double grow(chooser *w, int first, int shared, chain *out, const char **o
         double least = INFINITY;
         for (int r = 0; r < N_ROWS; r++) {
             inside[r] += l->inside[r];
-            if (inside[r] < least && (r == 0 || (shared && last_extent % (1 << r) == 0))) least = inside[r];
+            if (inside[r] < least && (r == 0 || (shared && divisor % (1 << r) == 0))) least = inside[r];
         }
         bool chained = alone * GAIN > least + w->after_ns; /* else steps that follow each other may overlap, launch by launch */
         bool by_clusters = clustered + summed < least && (chained || clustered + summed < among) && is_private(w, &c);
@@ -222,7 +223,7 @@ static void bring_together(plan *p) {
 static bool stays_in_registers(const kernel *k, const target *t) {
     int cluster = 1;
     bool in_shared;
-    const kernel *o = gpu_compacted(kernel_clone(k, k->a));
+    const kernel *o = gpu_compacted(kernel_clone(kernel_at_most(k, k->a), k->a));
     return recipe_row_threads(o, gpu_outer_loops(o), t, &cluster, &in_shared) > 0;
 }
 
@@ -235,7 +236,7 @@ static int join_kept(chooser *w, const row_chain *all) {
         row_chain c = row_chain_make(p, all->first, all->shared);
         for (int i = 0; i < n; i++) row_append(&c, all->links.at[i], p->kernels.at[c.first + i].k);
         pkernel pk = row_join(&c, &w->uses, &form);
-        if (!stays_in_registers(pk.k, w->t)) continue;
+        if (!stays_in_registers(pk.k, w->t) || !recipe_takes(pk.k, w->t)) continue;
         row_commit(&c, &w->uses, &pk, "a row of the next needs that row alone: one launch, threads keep their share of it");
         VEC_PUSH(p->a, &w->out, pk);
         return n;
@@ -243,21 +244,24 @@ static int join_kept(chooser *w, const row_chain *all) {
     return 1;
 }
 
-static pkernel join(chooser *w, chain *c) {
+/* The chain as one kernel; false where a run gives sizes of it, and it has no schedule for them. */
+static bool join(chooser *w, chain *c, pkernel *out) {
     plan *p = w->p;
     row_chain *row = &c->row;
-    row_form form = { .room = w->room - row->local, .states = true };
+    row_form form = { .room = w->room - row->local, .states = !p->params };
     uint8_t *is_layer = ARENA_ARRAY(p->a, uint8_t, row->n);
     for (int i = 0; i < row->n; i++) is_layer[i] = c->clustered && link_of(w, row->first + i, row->shared)->layer.n;
     form.kind = is_layer;
     pkernel pk = row_join(row, &w->uses, &form);
+    if (!recipe_takes(pk.k, w->t)) return false;
     row_commit(row, &w->uses, &pk, "a row of the next needs that row alone: one launch, rows stay in shared memory");
     int n = pk.k->bufs.n;
-    vertical_reroll(p, pk.k, row->shared, c->clustered);
+    if (!p->params) vertical_reroll(p, pk.k, row->shared, c->clustered);
     parg *args = ARENA_ARRAY(p->a, parg, pk.k->bufs.n + 1);
     for (int b = 0; b < pk.k->bufs.n; b++) args[b].buf = b < n ? pk.args[b].buf : pk.k->bufs.at[b].plan_buf;
     pk.args = args;
-    return pk;
+    *out = pk;
+    return true;
 }
 
 void fuse_vertically(plan *p, const target *t) {
@@ -275,7 +279,7 @@ void fuse_vertically(plan *p, const target *t) {
         chain best = { .row.n = 1 };
         double most = 0;
         const char *end = NULL;
-        for (int shared = row_shared_loops(p->kernels.at[i].k); shared >= 0; shared--) {
+        for (int shared = row_shared_loops(p->kernels.at[i].k); shared >= (p->params ? 1 : 0); shared--) {
             chain c;
             const char *reason;
             double gain = grow(&w, i, shared, &c, &reason);
@@ -283,9 +287,11 @@ void fuse_vertically(plan *p, const target *t) {
             if (!end && most == 0) end = reason;
         }
         int n = best.row.n;
+        pkernel joined = p->kernels.at[i];
         if (best.kept) n = join_kept(&w, &best.row);
+        if (n > 1 && !best.kept && !join(&w, &best, &joined)) n = 1, end = "it has no schedule for sizes that a run gives";
         if (i + n < p->kernels.n && end) row_decide(p, p->kernels.at[i + n - 1].root, p->kernels.at[i + n].root, false, end);
-        if (n == 1 || !best.kept) VEC_PUSH(p->a, &w.out, n > 1 ? join(&w, &best) : p->kernels.at[i]);
+        if (n == 1 || !best.kept) VEC_PUSH(p->a, &w.out, joined);
         i += n;
     }
     p->kernels.at = w.out.at, p->kernels.n = w.out.n, p->kernels.cap = w.out.cap;

@@ -36,6 +36,14 @@ static const struct {
       "  %3 = sub x, %2 f32[B,70]\n  %4 = exp %3 f32[B,70]\n  %5 = sum %4 axes=[1] f32[B,1]\n  %6 = expand %5 f32[B,70]\n"
       "  %7 = div %4, %6 f32[B,70]\n  return %7 as \"y\"\n}\n",
       true },
+    { "graph @head<B 1..64>(x f32[B,32], w f32[32,10]) {\n  %1 = dot x, w f32[B,10]\n  %2 = reduce_max %1 axes=[1] f32[B,1]\n"
+      "  %3 = expand %2 f32[B,10]\n  %4 = sub %1, %3 f32[B,10]\n  %5 = exp %4 f32[B,10]\n  %6 = sum %5 axes=[1] f32[B,1]\n"
+      "  %7 = expand %6 f32[B,10]\n  %8 = div %5, %7 f32[B,10]\n  return %8 as \"y\"\n}\n",
+      true },
+    { "graph @norm<B 1..3, L 1..5>(x f32[B,L,24], w f32[24,24], v f32[24,40]) {\n  %1 = dot x, w contract=[2]x[0] f32[B,L,24]\n"
+      "  %2 = sum %1 axes=[2] f32[B,L,1]\n  %3 = expand %2 f32[B,L,24]\n  %4 = sub %1, %3 f32[B,L,24]\n"
+      "  %5 = dot %4, v contract=[2]x[0] f32[B,L,40]\n  %6 = tanh %5 f32[B,L,40]\n  return %6 as \"y\", %4 as \"z\"\n}\n",
+      false },
     { "graph @rows<B 1..6, L 1..7>(x f32[B,L,16], w f32[16,24]) {\n  %1 = dot x, w contract=[2]x[0] f32[B,L,24]\n"
       "  %2 = tanh %1 f32[B,L,24]\n  return %2 as \"y\"\n}\n",
       true },
@@ -122,7 +130,8 @@ static void check_text(const plan *p, arena *a) {
     }
 }
 
-static void check_graph(size_t which, uint64_t round) {
+/* Returns how many kernels are several that follow each other. */
+static int check_graph(size_t which, uint64_t round) {
     arena a;
     guard gd;
     const char *text = graphs[which].text;
@@ -136,6 +145,8 @@ static void check_graph(size_t which, uint64_t round) {
     target t = machine_of_round(round);
     plan *p = pipeline_run(g, &a, &opts, &t);
     check_text(p, &a);
+    int chains = 0;
+    for (int i = 0; i < p->kernels.n; i++) chains += strstr(p->kernels.at[i].k->name, "_chain") != NULL;
     for (int i = 0; i < p->kernels.n && graphs[which].by_rows; i++) {
         str said;
         str_init(&said, &a);
@@ -154,15 +165,36 @@ static void check_graph(size_t which, uint64_t round) {
                      why_not, text);
     }
     arena_fini(&a);
+    return chains;
 }
 
 static void test_all(void **state) {
     (void)state;
     uint64_t first, n = fuzz_seeds(60, &first) / 10 + 1;
+    int chains = 0;
     for (uint64_t round = first; round < first + n; round++)
-        for (size_t i = 0; i < COUNT_OF(graphs); i++) check_graph(i, round);
-    printf("count: %d programs for GPUs with sizes of the run, five sizes each, thread by thread\n",
-           (int)(n * COUNT_OF(graphs)));
+        for (size_t i = 0; i < COUNT_OF(graphs); i++) chains += check_graph(i, round);
+    printf("count: %d programs for GPUs with sizes of the run, five sizes each, thread by thread; %d chains\n",
+           (int)(n * COUNT_OF(graphs)), chains);
+}
+
+/* A linear layer and the softmax of its rows are one launch for all batches. */
+static void test_chain(void **state) {
+    (void)state;
+    arena a;
+    guard gd;
+    arena_init(&a, mem_libc(), &gd);
+    if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+    tn_compile_opts opts = TN_COMPILE_DEFAULTS;
+    target t = target_common_gpu();
+    opts.fusion = 3;
+    for (size_t i = 0; i < COUNT_OF(graphs); i++) {
+        if (!strstr(graphs[i].text, "@head<")) continue;
+        plan *p = pipeline_run(graph_parse(&a, graphs[i].text, strlen(graphs[i].text), "t"), &a, &opts, &t);
+        assert_int_equal(p->kernels.n, 1);
+        assert_non_null(strstr(p->kernels.at[0].k->name, "_chain"));
+    }
+    arena_fini(&a);
 }
 
 /* A launch has no thread blocks for rows that are not there. */
@@ -186,6 +218,6 @@ static void test_grid(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_all), cmocka_unit_test(test_grid) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_all), cmocka_unit_test(test_chain), cmocka_unit_test(test_grid) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
