@@ -232,7 +232,7 @@ static val build_pad(graph *g, const val *in, void *args) {
     check_list(g, "before", a->a, a->n, x->rank);
     check_list(g, "after", a->b, a->n, x->rank);
     for (int i = 0; i < a->n; i++)
-        if (a->a[i] < 0 || a->b[i] < 0)
+        if (!graph_is_dim(g, a->a[i]) || !graph_is_dim(g, a->b[i]))
             FAIL(g, TN_ERR_INVAL, "axis %d is padded by %lld and %lld: use tn_slice to cut", i, (long long)a->a[i],
                  (long long)a->b[i]);
     api_check_value(g, (tn_dtype)x->dtype, a->value);
@@ -242,20 +242,21 @@ tn_tensor tn_pad(tn_tensor x, const int64_t *before, const int64_t *after, int n
     return api_build(NULL, ONE("tn_pad", x), build_pad, &(list_args){ .a = before, .b = after, .n = n_axes, .value = value });
 }
 
-/* The stop may be a handle, or count from the end. */
+/* Start and stop may be handles, or count from the end. */
 static void slice_symbolic(graph *g, const list_args *a, int i, ext d, int64_t *start, ext *count, int64_t *step) {
-    exts *t = g->params;
-    ext stop = ext_is_lit(a->b[i]) && a->b[i] < 0 ? ext_add(t, d, a->b[i]) : a->b[i];
-    start[i] = a->a[i], step[i] = a->c ? a->c[i] : 1;
+    exts *t = graph_params(g);
+    ext end[2] = { a->a[i], a->b[i] };
+    step[i] = a->c ? a->c[i] : 1;
     if (step[i] < 1) FAIL(g, TN_ERR_INVAL, "the step of axis %d is %lld, must be at least 1", i, (long long)step[i]);
-    if (!ext_is_lit(start[i]) || start[i] < 0)
-        FAIL(g, TN_ERR_UNSUPPORTED, "axis %d of size %s: the start must be a number of 0 or more", i, graph_dim_text(g, d));
-    if (!ext_is_lit(stop) && ext_index(stop) >= t->at.n)
-        FAIL(g, TN_ERR_INVAL, "the stop of axis %d is no dim of this graph", i);
-    if (!ext_never_less(t, stop, start[i]) || !ext_never_less(t, d, stop))
-        FAIL(g, TN_ERR_SHAPE, "%lld..%s is not always a range of axis %d, which has size %s", (long long)start[i],
-             graph_dim_text(g, stop), i, graph_dim_text(g, d));
-    count[i] = ext_ceil_div(t, ext_add(t, stop, -start[i]), step[i]);
+    for (int k = 0; k < 2; k++) {
+        if (!ext_is_lit(end[k]) && ext_index(end[k]) >= t->at.n)
+            FAIL(g, TN_ERR_INVAL, "the %s of axis %d is no dim of this graph", k ? "stop" : "start", i);
+        if (ext_is_lit(end[k]) && end[k] < 0) end[k] = ext_add(t, d, end[k]);
+    }
+    if (!ext_never_less(t, end[0], 0) || !ext_never_less(t, end[1], end[0]) || !ext_never_less(t, d, end[1]))
+        FAIL(g, TN_ERR_SHAPE, "%s..%s is not always a range of axis %d, which has size %s", graph_dim_text(g, end[0]),
+             graph_dim_text(g, end[1]), i, graph_dim_text(g, d));
+    start[i] = end[0], count[i] = ext_ceil_div(t, ext_sub(t, end[1], end[0]), step[i]);
 }
 
 static val build_slice(graph *g, const val *in, void *args) {
@@ -265,7 +266,7 @@ static val build_slice(graph *g, const val *in, void *args) {
     check_list(g, "stop", a->b, a->n, x->rank);
     int64_t start[TN_MAX_RANK], count[TN_MAX_RANK], step[TN_MAX_RANK];
     for (int i = 0; i < a->n; i++) {
-        if (!ext_is_lit(x->dims[i])) {
+        if (!ext_is_lit(x->dims[i]) || !ext_is_lit(a->a[i]) || !ext_is_lit(a->b[i])) {
             slice_symbolic(g, a, i, x->dims[i], start, count, step);
             continue;
         }

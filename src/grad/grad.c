@@ -132,6 +132,7 @@ NORETURN static void no_gradient(graph *g, val v) {
 /* ---- one rule a class ------------------------------------------------------------------------------------------------ */
 
 static ext times(const graph *g, ext x, ext y) { return g->params ? ext_mul(g->params, x, y) : x * y; }
+static ext plus(const graph *g, ext x, ext y) { return g->params ? ext_add(g->params, x, y) : x + y; }
 static ext minus(const graph *g, ext x, ext y) { return g->params ? ext_sub(g->params, x, y) : x - y; }
 static ext product(const graph *g, const ext *dims, int from, int to) {
     ext p = 1;
@@ -224,7 +225,7 @@ static val grad_slice(graph *g, const node *n, val G) {
         one[i] = 1;
         bool all = g->params ? ext_never_less(g->params, room, have) : have <= room;
         keep[i] = all ? have : room;
-        after[i] = literal(g, n, minus(g, room, keep[i]), "rest of an axis");
+        after[i] = minus(g, room, keep[i]);
     }
     return graph_pad(g, graph_slice(g, G, zero, keep, one), start, after, 0.0);
 }
@@ -273,7 +274,7 @@ static val grad_concat(graph *g, const node *n, int slot, val G) {
     int axis = (int)n->attr[0];
     int64_t start[TN_MAX_RANK] = { 0 }, step[TN_MAX_RANK];
     for (int i = 0; i < n->rank; i++) step[i] = 1;
-    for (int i = 0; i < slot; i++) start[axis] += literal(g, n, graph_get(g, n->in[i])->dims[axis], "axis");
+    for (int i = 0; i < slot; i++) start[axis] = plus(g, start[axis], graph_get(g, n->in[i])->dims[axis]);
     return graph_slice(g, G, start, graph_get(g, n->in[slot])->dims, step);
 }
 

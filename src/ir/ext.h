@@ -70,6 +70,7 @@ int64_t ext_hi(const exts *t, ext e);
 int64_t ext_divisor(const exts *t, ext e); /* 0 where e is 0 */
 /* Whether x >= y is proven: false says nothing. */
 bool ext_never_less(const exts *t, ext x, ext y);
+bool ext_is_size(exts *t, ext e); /* 0 or more; the interval of a row knows it from then on */
 
 /* Values of all rows into out[rows], for dims[n_dims]. False, with the reason unless why is NULL, where a dim is out of its
  * range or a value does not fit 64 bits. */

@@ -220,3 +220,10 @@ bool ext_never_less(const exts *t, ext x, ext y) {
     arena_reset(t->scratch);
     return proven;
 }
+
+bool ext_is_size(exts *t, ext e) {
+    if (ext_lo(t, e) >= 0) return true;
+    if (ext_is_lit(e) || !ext_never_less(t, e, 0)) return false;
+    t->at.at[ext_index(e)].lo = 0;
+    return true;
+}

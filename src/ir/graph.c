@@ -166,7 +166,7 @@ ext graph_elems_ext(const graph *g, val v) {
 }
 bool graph_is_dim(const graph *g, ext d) {
     if (ext_is_lit(d)) return d >= 0;
-    return g->params && ext_index(d) < g->params->at.n && ext_lo(g->params, d) >= 0;
+    return g->params && ext_index(d) < g->params->at.n && ext_is_size(g->params, d);
 }
 const char *graph_dim_text(const graph *g, ext d) {
     str b;

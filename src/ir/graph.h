@@ -78,7 +78,7 @@ typedef struct node {
     val *in;             /* [n_in]; change through graph_set_in only */
     uint32_t *in_use;    /* [n_in] the operand's record in its value's use list, + 1; 0 = none */
     const ext *dims;     /* [rank]; a negative one is a row of graph.params */
-    const int64_t *attr; /* [n_attr], see ops.def */
+    const int64_t *attr; /* [n_attr], see ops.def; places and sizes may be rows of graph.params */
     double imm;          /* const splat (floats), pad value */
     int64_t imm_int;     /* const splat (integers, bool) */
     const void *data;    /* const array or initial state, row-major in its dtype; may be NULL */

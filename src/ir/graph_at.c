@@ -14,6 +14,9 @@ graph *graph_at(const graph *g, const int64_t *dims, arena *a) {
         int64_t *own = ARENA_ARRAY(a, int64_t, n->rank + 1);
         for (int i = 0; i < n->rank; i++) own[i] = ext_of(n->dims[i], rows);
         n->dims = own;
+        int64_t *attr = ARENA_ARRAY(a, int64_t, n->n_attr + 1);
+        for (int i = 0; i < n->n_attr; i++) attr[i] = ext_of(n->attr[i], rows);
+        n->attr = attr;
     }
     o->params = NULL;
     return o;

@@ -148,8 +148,8 @@ static bool equal_nodes(cmp *c, val vx, val vy) {
     int nr = node_regions(x); /* attributes behind the regions */
     bool same = x->n_attr == y->n_attr && nr == node_regions(y);
     for (int i = 0; i < nr && same; i++) same = !x->attr[i] == !y->attr[i];
-    if (!same || (x->n_attr > nr && memcmp(x->attr + nr, y->attr + nr, (size_t)(x->n_attr - nr) * sizeof *x->attr)))
-        return differ(c, "%s: %%%u and %%%u have different attributes", name, vx, vy);
+    for (int i = nr; i < x->n_attr && same; i++) same = ext_equal(c->x->params, x->attr[i], c->y->params, y->attr[i]);
+    if (!same) return differ(c, "%s: %%%u and %%%u have different attributes", name, vx, vy);
     if (nr && !equal_regions(c, x, y, vx, vy)) return false;
     for (int i = 0; i < x->n_in; i++) todo(c, x->in[i], y->in[i]);
     return true;

@@ -390,7 +390,7 @@ static ext dim_sum(parser *p, int depth) {
     }
     return x;
 }
-static ext parse_dim(parser *p) {
+ext lex_dim(parser *p) {
     token t = p->t;
     ext d = dim_sum(p, 0);
     if (p->g->params && p->g->params->problem) lex_fail_at(p, &t, "another size: %s", p->g->params->problem);
@@ -404,7 +404,7 @@ void lex_type(parser *p, type_text *out) {
     lex_expect(p, '[', "[ and the dims");
     while (!lex_is(p, ']')) {
         if (out->rank == TN_MAX_RANK) FAIL(p, "more than %d dims", TN_MAX_RANK);
-        out->dims[out->rank++] = parse_dim(p);
+        out->dims[out->rank++] = lex_dim(p);
         if (!lex_is(p, ',')) break;
         lex_next(p);
     }

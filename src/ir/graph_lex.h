@@ -113,6 +113,7 @@ void names_add(parser *p, char kind, const token *t, const char *s, size_t n, ui
 int64_t lex_int(parser *p, const token *t);
 int64_t lex_take_int(parser *p, const char *wanted);
 double lex_double(parser *p, const token *t);
+ext lex_dim(parser *p); /* a size: of dims, or a number of 0 or more */
 void lex_type(parser *p, type_text *out);
 void lex_skip_value(parser *p);
 /* Reads the value that lex_skip_value passed over, as the fields of a spec; array: one literal fills an array too. */

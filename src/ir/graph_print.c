@@ -170,13 +170,20 @@ static void reference(printer *p, val v) {
         str_addf(p->out, "%%%u", p->number[v]);
 }
 
+static void size(printer *p, ext e) {
+    if (ext_is_lit(e) || !p->g->params || ext_index(e) >= p->g->params->at.n)
+        str_addf(p->out, "%lld", (long long)e);
+    else
+        ext_print_plain(p->g->params, e, p->out);
+}
+
 /* `n` attribute values from `at`; values that a broken node lacks print as "?". */
 static void list(printer *p, const node *n, int64_t at, int64_t count) {
     str_add(p->out, "[");
     for (int64_t i = 0; i < count && i <= TN_MAX_RANK; i++) {
         if (i) str_add(p->out, ",");
         if (at + i >= 0 && at + i < n->n_attr)
-            str_addf(p->out, "%lld", (long long)n->attr[at + i]);
+            size(p, n->attr[at + i]);
         else
             str_add(p->out, "?");
     }
@@ -187,10 +194,8 @@ static void named_list(printer *p, const char *key, const node *n, int64_t at, i
     list(p, n, at, count);
 }
 static void named_int(printer *p, const char *key, const node *n, int at) {
-    if (at < n->n_attr)
-        str_addf(p->out, " %s=%lld", key, (long long)n->attr[at]);
-    else
-        str_addf(p->out, " %s=?", key);
+    str_addf(p->out, at < n->n_attr ? " %s=" : " %s=?", key);
+    if (at < n->n_attr) size(p, n->attr[at]);
 }
 static void named_region(printer *p, const char *key, const node *n, int at) {
     if (at < n->n_attr && n->attr[at] > 0 && n->attr[at] < p->g->regions.n)

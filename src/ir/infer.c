@@ -17,14 +17,17 @@ typedef struct rule {
     int64_t *dims;
 } rule;
 
+static void add_dim(str *b, const graph *g, ext d) {
+    if (!ext_is_lit(d) && g->params && ext_index(d) < g->params->at.n)
+        ext_print_plain(g->params, d, b);
+    else
+        str_addf(b, "%lld", (long long)d);
+}
 static void add_dims(str *b, const graph *g, int rank, const int64_t *dims) {
     str_add(b, rank && !dims ? "[?" : "[");
     for (int i = 0; i < rank && dims; i++) {
         if (i) str_add(b, ",");
-        if (!ext_is_lit(dims[i]) && g->params && ext_index(dims[i]) < g->params->at.n)
-            ext_print_plain(g->params, dims[i], b);
-        else
-            str_addf(b, "%lld", (long long)dims[i]);
+        add_dim(b, g, dims[i]);
     }
     str_add(b, "]");
 }
@@ -91,7 +94,7 @@ static const char *dims_text(const rule *r, int rank, const int64_t *dims) { ret
 static const char *dim_text(const rule *r, ext d) {
     str b;
     str_init(&b, r->a);
-    ext_print_plain(r->g->params, d, &b);
+    add_dim(&b, r->g, d);
     return b.s;
 }
 static bool dims_equal(int rank_x, const int64_t *x, int rank_y, const int64_t *y) {
@@ -126,15 +129,16 @@ static const char *check_operands(rule *r) {
     if (n && r->s->region && operand(r, 0)->region != r->s->region) return INVAL(r, "operands belong to another region");
     return NULL;
 }
+static bool is_row(const rule *r, ext e) { return !ext_is_lit(e) && r->g->params && ext_index(e) < r->g->params->at.n; }
+static bool is_size(const rule *r, ext e) { return e >= 0 || (is_row(r, e) && ext_is_size(r->g->params, e)); }
 static const char *check_spec_dims(rule *r) {
     const spec *s = r->s;
     if (s->rank < 0 || s->rank > TN_MAX_RANK || (s->rank && !s->dims))
         return SHAPE(r, "rank %d; expected 0 to %d", s->rank, TN_MAX_RANK);
     for (int i = 0; i < s->rank; i++) {
         if (s->dims[i] >= 0) continue;
-        if (ext_is_lit(s->dims[i]) || !r->g->params || ext_index(s->dims[i]) >= r->g->params->at.n)
-            return SHAPE(r, "dim %d is %lld; expected 0 or more", i, (long long)s->dims[i]);
-        if (ext_lo(r->g->params, s->dims[i]) < 0) return SHAPE(r, "dim %d, %s, may be less than 0", i, dim_text(r, s->dims[i]));
+        if (!is_row(r, s->dims[i])) return SHAPE(r, "dim %d is %lld; expected 0 or more", i, (long long)s->dims[i]);
+        if (!is_size(r, s->dims[i])) return SHAPE(r, "dim %d, %s, may be less than 0", i, dim_text(r, s->dims[i]));
     }
     return NULL;
 }
@@ -322,11 +326,12 @@ static const char *infer_pad(rule *r) {
     const int64_t *before = r->s->attr, *after = before + x->rank;
     result_like(r, x);
     for (int i = 0; i < x->rank; i++) {
-        if (before[i] < 0 || after[i] < 0)
-            return SHAPE(r, "axis %d padded by %lld and %lld; expected 0 or more", i, (long long)before[i],
-                         (long long)after[i]);
-        if (x->dims[i] < 0) r->dims[i] = ext_add(r->g->params, ext_add(r->g->params, x->dims[i], before[i]), after[i]);
-        if (x->dims[i] >= 0 && (!size_add(x->dims[i], before[i], &r->dims[i]) || !size_add(r->dims[i], after[i], &r->dims[i])))
+        bool known = x->dims[i] >= 0 && ext_is_lit(before[i]) && ext_is_lit(after[i]);
+        if (!is_size(r, before[i]) || !is_size(r, after[i]))
+            return SHAPE(r, "axis %d padded by %s and %s; expected 0 or more", i, dim_text(r, before[i]),
+                         dim_text(r, after[i]));
+        if (!known) r->dims[i] = ext_add(r->g->params, ext_add(r->g->params, x->dims[i], before[i]), after[i]);
+        if (known && (!size_add(x->dims[i], before[i], &r->dims[i]) || !size_add(r->dims[i], after[i], &r->dims[i])))
             return SHAPE(r, "axis %d padded by %lld and %lld overflows", i, (long long)before[i], (long long)after[i]);
     }
     return NULL;
@@ -339,13 +344,13 @@ static const char *infer_slice(rule *r) {
     if (r->rank != x->rank) return SHAPE(r, "expected a result of rank %d, got %s", x->rank, dims_text(r, r->rank, r->dims));
     for (int i = 0; i < x->rank; i++) {
         int64_t n = r->dims[i], d = x->dims[i], last = start[i];
-        if (d < 0 || n < 0) {
+        if (d < 0 || n < 0 || !ext_is_lit(start[i])) {
             exts *t = r->g->params;
-            if (start[i] >= 0 && step[i] >= 1 &&
-                ext_never_less(t, d, ext_add(t, ext_mul(t, ext_add(t, n, -1), step[i]), start[i] + 1)))
+            if (is_size(r, start[i]) && step[i] >= 1 &&
+                ext_never_less(t, d, ext_add(t, ext_mul(t, ext_add(t, n, -1), step[i]), ext_add(t, start[i], 1))))
                 continue;
-            return SHAPE(r, "axis %d: %s elements from %lld in steps of %lld are not proven to stay inside its size %s", i,
-                         dim_text(r, n), (long long)start[i], (long long)step[i], dim_text(r, d));
+            return SHAPE(r, "axis %d: %s elements from %s in steps of %lld are not proven to stay inside its size %s", i,
+                         dim_text(r, n), dim_text(r, start[i]), (long long)step[i], dim_text(r, d));
         }
         if (start[i] < 0) return SHAPE(r, "axis %d starts at %lld; expected 0 or more", i, (long long)start[i]);
         if (step[i] < 1) return SHAPE(r, "axis %d has step %lld; expected 1 or more", i, (long long)step[i]);

@@ -91,9 +91,11 @@ typedef struct prover {
     exts *t; /* a copy, which what is proven adds to */
     str *out;
     int n;
-    int *open;   /* scratch */
-    bool masked; /* sums of variables that masks bound count as one */
-    bool wide;   /* loops go through the whole extents of their variables: tiles, and what is left of them, are then alike */
+    int *open;          /* scratch */
+    bool masked;        /* sums of variables that masks bound count as one */
+    const kmask *fixed; /* unless NULL: a mask of no variable, .. */
+    ext by;             /* .. of whose expression each access has so many */
+    bool wide; /* loops go through the whole extents of their variables: tiles, and what is left of them, are then alike */
 } prover;
 
 static void problem(prover *p, int r, const char *what) {
@@ -157,10 +159,12 @@ static void take_masked(prover *p, kins *in, range *out) {
         if (x->e.n != p->k->vars.n - turn / in->n_mask || (x->e.n == 0 && has_literal_bounds(x))) continue;
         int64_t lane = in->lanes > 1 ? in->mask_lane[m] : 0;
         ext c = lane && in->lane_stride % lane == 0 ? in->lane_stride / lane : 0;
-        if (x->e.n && (!ext_is_lit(x->e.t[0].coef) || x->e.t[0].coef < 1)) continue;
-        if (x->e.n && !ext_divides(p->t, affine_coef(in->idx, x->e.t[0].var), x->e.t[0].coef, &c)) continue;
-        bool up = ext_lo(p->t, c) > 0;
-        if ((!up && ext_hi(p->t, c) >= 0) || (lane && !ext_is_lit(c))) continue;
+        ext way = x->e.n ? x->e.t[0].coef : 1;
+        if (!ext_is_lit(way) || way == 0) continue;
+        if (x->e.n && !ext_divides(p->t, affine_coef(in->idx, x->e.t[0].var), way < 0 ? -way : way, &c)) continue;
+        if (way < 0) c = ext_mul(p->t, c, -1);
+        bool up = ext_lo(p->t, c) >= 0;
+        if (c == 0 || (!up && ext_hi(p->t, c) > 0) || (lane && !ext_is_lit(c))) continue;
         affine rest = in->idx;
         bool whole = true;
         for (int i = 0; i < x->e.n; i++) {
@@ -187,6 +191,11 @@ static void take_masked(prover *p, kins *in, range *out) {
 static bool index_range(prover *p, const kins *access, int n_open, range *out) {
     kins own = *access, *in = &own;
     *out = (range){ in->idx.base, in->idx.base };
+    if (p->fixed) {
+        ext rest = ext_sub(p->t, in->idx.base, ext_mul(p->t, p->fixed->e.base, p->by));
+        out->lo = ext_add(p->t, rest, ext_mul(p->t, p->fixed->lo, p->by));
+        out->hi = ext_add(p->t, rest, ext_mul(p->t, ext_add(p->t, p->fixed->hi, -1), p->by));
+    }
     if (p->masked) take_masked(p, in, out);
     bool local = !p->k->tiled && p->k->bufs.at[in->buf].kind == KB_LOCAL; /* row variables only number copies */
     int first = 0, last = in->lanes - 1;
@@ -251,6 +260,22 @@ static bool is_inside(prover *p, const kins *in, int n_open, bool wide, range *x
     return known && ext_never_less(p->t, x->lo, 0) && ext_never_less(p->t, last, x->hi);
 }
 
+/* By a mask that compares dims with each other. */
+static bool is_inside_where(prover *p, const kins *in, int n_open) {
+    bool inside = false;
+    for (int m = 0; m < in->n_mask && !inside; m++) {
+        ext times[2] = { 1, 0 };
+        range x;
+        p->fixed = &in->mask[m];
+        if (p->fixed->e.n || in->mask_lane[m] || has_literal_bounds(p->fixed)) continue;
+        bool divides =
+            p->fixed->e.base && ext_divides(p->t, in->idx.base, p->fixed->e.base, &times[1]) && ext_lo(p->t, times[1]) > 0;
+        for (int i = 0; i <= divides && !inside; i++) p->by = times[i], inside = is_inside(p, in, n_open, false, &x);
+    }
+    p->fixed = NULL;
+    return inside;
+}
+
 static bool is_proven(prover *p, int r) {
     const kins *in = &p->k->ins.at[r];
     if (is_masked(p, in)) return true;
@@ -259,7 +284,8 @@ static bool is_proven(prover *p, int r) {
     p->masked = in->n_mask > 0;
     bool inside = p->masked && is_inside(p, in, n_open, false, &x);
     p->masked = false;
-    return inside || is_inside(p, in, n_open, true, &x) || is_inside(p, in, n_open, false, &x) || is_never(p, in, n_open);
+    return inside || is_inside(p, in, n_open, true, &x) || is_inside(p, in, n_open, false, &x) || is_never(p, in, n_open) ||
+           is_inside_where(p, in, n_open);
 }
 
 static void check_access(prover *p, int r) {
@@ -444,7 +470,7 @@ int kernel_check(const kernel *k, str *out) {
     if (!k->params) return kernel_check_literal(k, out);
     prover p = prover_make(k, out);
     for (int b = 0; b < k->bufs.n; b++)
-        if (ext_lo(k->params, k->bufs.at[b].elems) < 0) problem(&p, 0, "a buffer may have less than no elements");
+        if (!ext_is_size(p.t, k->bufs.at[b].elems)) problem(&p, 0, "a buffer may have less than no elements");
     p.n += p.n ? 0 : check_sample(k, 0, out);
     p.n += p.n ? 0 : check_sample(k, 2, out);
     p.n += p.n || !k->block_threads ? 0 : check_widest(k, out);

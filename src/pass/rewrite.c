@@ -6,6 +6,8 @@ bool is_static(const graph *g, val v) {
     const node *n = graph_get(g, v);
     for (int i = 0; g->params && i < n->rank; i++) /* without params all are literals */
         if (n->dims[i] < 0) return false;
+    for (int i = 0; g->params && i < n->n_attr; i++)
+        if (!ext_is_lit(n->attr[i])) return false;
     return true;
 }
 

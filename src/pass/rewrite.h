@@ -21,7 +21,7 @@ typedef val (*rewrite_fn)(graph *g, val v, arena *scratch);
 bool rewrite_each(graph *g, arena *scratch, rewrite_fn rule);
 bool rewrite_dims(graph *g, arena *scratch, rewrite_fn rule); /* the rule sees nodes that touch symbolic dims, too */
 
-bool is_static(const graph *g, val v); /* no symbolic dims */
+bool is_static(const graph *g, val v); /* no symbolic dims, nor places */
 bool is_splat(const graph *g, val v);
 bool splat_is(const graph *g, val v, double c);                          /* bitwise for floats: 0 is not -0 */
 bool splat_same(const graph *g, val x, val y);                           /* both splats of one dtype and value, dims aside */

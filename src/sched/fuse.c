@@ -406,8 +406,8 @@ static bool is_output_view(const sched *s, val v) {
 
 typedef struct open_concat { /* its parts are being listed */
     val v;
-    int next;                /* part */
-    int64_t at[TN_MAX_RANK]; /* where that begins */
+    int next;            /* part */
+    ext at[TN_MAX_RANK]; /* where that begins */
 } open_concat;
 
 static void list_parts(sched *s, val concat, val_list *out) {
@@ -422,7 +422,8 @@ static void list_parts(sched *s, val concat, val_list *out) {
         }
         val x = n->in[o->next++];
         memcpy(inner.at, o->at, sizeof inner.at);
-        o->at[n->attr[0]] += graph_get(s->g, x)->dims[n->attr[0]];
+        ext *at = &o->at[n->attr[0]], size = graph_get(s->g, x)->dims[n->attr[0]];
+        *at = s->g->params ? ext_add(s->g->params, *at, size) : *at + size;
         if (graph_get(s->g, x)->op == OP_concat) {
             s->place[x] = PLACE_JOINED;
             inner.v = x;
@@ -470,10 +471,11 @@ static void place_parts(sched *s, val concat) {
     kinship f = { .part = s->part_of, .steps = MANY_STEPS };
     sched_unmark(&s->values);
     int *group_of = ARENA_ARRAY(s->scratch, int, parts.n);
+    const node *n = graph_get(s->g, concat);
+    bool alone = s->opts.fusion < 3 || s->control[n->region] || !ext_is_lit(n->dims[n->attr[0]]);
     for (int i = 0; i < parts.n; i++) {
         val x = parts.at[i];
-        int kin = s->opts.fusion < 3 || s->control[graph_get(s->g, x)->region] ? -1 : find_kin(s, &f, x, i),
-            gi = kin < 0 ? -1 : group_of[kin];
+        int kin = alone ? -1 : find_kin(s, &f, x, i), gi = kin < 0 ? -1 : group_of[kin];
         bool joins =
             gi >= 0 && graph_same_shape(s->g, x, s->groups.at[gi].roots.at[0]) && s->groups.at[gi].roots.n < MOST_PARTS;
         if (joins) {

@@ -197,7 +197,7 @@ static void store_root(lower *w, item *it, const affine *idx, reg r) {
     val to = it->v;
     if (gr->dest) {
         to = gr->dest;
-        for (int i = 0; i < n->rank; i++) at[i] = affine_offset(at[i], w->s->part_at[it->v][i]);
+        for (int i = 0; i < n->rank; i++) at[i] = view_moved(w->k, at[i], w->s->part_at[it->v][i]);
     }
     int buf = lower_arg(w, w->s->buf_of[to], true);
     kernel_push(w->k, (kins){ .op = K_STORE,

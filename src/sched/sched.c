@@ -23,7 +23,6 @@ static const char *needs_literals(const graph *g, val v) {
     if (n->op == OP_gather && is_symbolic(g, n->in[0])) return "in a gather's table";
     for (int i = 0; n->op == OP_fold && i < n->attr[0]; i++)
         if (!ext_is_lit(n->dims[n->attr[1 + 4 * i]])) return "along an axis of a window whose gradient is asked for";
-    if (n->op == OP_concat && !ext_is_lit(n->dims[n->attr[0]])) return "along the axis of a concat";
     return NULL;
 }
 
@@ -224,7 +223,7 @@ plan *sched_plan(graph *g, arena *a, const sched_opts *opts) {
         s.p->a = a, s.p->g = g, s.p->fusion = opts->fusion, s.p->params = g->params && g->params->n_dims ? g->params : NULL;
         s.place = ARENA_ARRAY(a, uint8_t, g->nodes.n);
         s.group_of = ARENA_ARRAY(a, int, g->nodes.n);
-        s.part_at = ARENA_ARRAY(a, int64_t *, g->nodes.n);
+        s.part_at = ARENA_ARRAY(a, ext *, g->nodes.n);
         s.buf_of = ARENA_ARRAY(a, int32_t, g->nodes.n);
         s.values.at = ARENA_ARRAY(a, uint32_t, g->nodes.n), s.of_groups.at = ARENA_ARRAY(a, uint32_t, g->nodes.n);
         s.part_of = ARENA_ARRAY(a, int, g->nodes.n), s.count = ARENA_ARRAY(a, int, g->nodes.n);

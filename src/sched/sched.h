@@ -61,7 +61,7 @@ typedef struct sched {
     uint8_t *place;            /* [nodes] PLACE_* */
     int *group_of;             /* [nodes] PLACE_ROOT, PLACE_INSIDE: index into groups, else -1 */
     const char **materialised; /* [nodes] why it must be kept in memory; NULL: it need not */
-    int64_t **part_at;         /* [nodes] of a part of a concat: where it begins there, by axis; else NULL */
+    ext **part_at;             /* [nodes] of a part of a concat: where it begins there, by axis; else NULL */
     int32_t *buf_of;           /* [nodes] plan buffer of what lives in memory, or -1 */
     VEC(group) groups;
     marks values, of_groups; /* of the walk that is going on */
@@ -89,6 +89,7 @@ typedef struct view_fail { /* a reshape that needs loop `var` split with this in
     ext inner;
 } view_fail;
 typedef VEC(kmask) kmask_list;
+affine view_moved(const kernel *k, affine x, ext by); /* x + by */
 bool view_operand(const kernel *k, const graph *g, val v, const affine *idx, affine *out_idx, kmask_list *masks,
                   view_fail *fail);
 affine view_flat(const kernel *k, const graph *g, val v, const affine *idx); /* row-major element index */

@@ -8,6 +8,7 @@
 static affine add(const kernel *k, affine x, affine y) {
     return k->params ? affine_add_params(k->params, x, y) : affine_add(k->a, x, y);
 }
+affine view_moved(const kernel *k, affine x, ext by) { return add(k, x, affine_const(by)); }
 static affine scale(const kernel *k, affine x, ext by) {
     return k->params ? affine_scale_params(k->params, x, by) : affine_scale(k->a, x, by);
 }
@@ -144,7 +145,7 @@ static bool view_reshape(const kernel *k, const graph *g, const node *to, const 
 
 static void view_pad(const kernel *k, const node *n, const node *from, const affine *idx, affine *out, kmask_list *masks) {
     for (int i = 0; i < n->rank; i++) {
-        out[i] = add(k, idx[i], affine_const(-n->attr[i]));
+        out[i] = add(k, idx[i], affine_const(k->params ? ext_mul(k->params, n->attr[i], -1) : -n->attr[i]));
         if (!is_within(k, out[i], from->dims[i])) VEC_PUSH(k->a, masks, (kmask){ out[i], 0, from->dims[i] });
     }
 }

@@ -162,6 +162,21 @@ static const char *const found[] = {
     "  %3 = pad %2 before=[0,0,0,1,0] after=[0,0,0,1,0] value=0.5 f64[n,1,4,6,1]\n"
     "  return %3 as \"y\"\n"
     "}\n",
+    "graph @turned_border<n 1..2>(x f32[1,1,8,2]) {\n" /* of a size that is what is left to the largest one */
+    "  %1 = pad x before=[n - 1,0,0,1] after=[0,0,0,0] value=0.0 f32[n,1,8,3]\n"
+    "  %2 = reshape %1 f32[n,4,2,3]\n"
+    "  %3 = flip %2 axes=[0,1,2] f32[n,4,2,3]\n"
+    "  return %3 as \"y\"\n"
+    "}\n",
+    "graph @to_a_number<n 1..31>(x f32[13,n]) {\n"
+    "  %1 = pad x before=[0,31 - n] after=[0,2] value=0.5 f32[13,33]\n"
+    "  %2 = flip %1 axes=[0,1] f32[13,33]\n"
+    "  %3 = reshape %2 f32[429]\n"
+    "  %4 = lt %3, 0.8314507 bool[429]\n"
+    "  %5 = pad x before=[0,0] after=[0,31 - n] value=0.5 f32[13,31]\n"
+    "  %6 = exp %5 f32[13,31]\n"
+    "  return %4 as \"y\", %6 as \"z\"\n"
+    "}\n",
     "graph @every_second<n 1..31>(x f32[3,n,2]) {\n" /* the first of them is a row of the table */
     "  %1 = slice x start=[1,0,1] step=[1,1,1] f32[2,n,1]\n"
     "  %2 = neg %1 f32[2,n,1]\n"
@@ -190,8 +205,12 @@ ARENA_TEST(test_found) {
     for (size_t i = 0; i < COUNT_OF(found); i++)
         for (size_t c = 0; c < COUNT_OF(configs); c++) {
             trial x = { .ctx = ctx, .c = configs[c], .seed = i };
-            if (!agrees(graph_parse(a, found[i], strlen(found[i]), "found"), &x) || x.refused)
-                fail_msg("%s%s", found[i], x.text);
+            graph *g = graph_parse(a, found[i], strlen(found[i]), "found");
+            str text;
+            str_init(&text, a);
+            graph_print(g, &text);
+            assert_true(graph_equal(g, graph_parse(a, text.s, text.n, "printed"), a, NULL));
+            if (!agrees(g, &x) || x.refused) fail_msg("%s%s", found[i], x.text);
         }
     tn_ctx_free(ctx);
 }

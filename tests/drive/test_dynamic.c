@@ -296,8 +296,18 @@ static void test_constraints(void **state) {
     g = tn_graph_new(ctx, "g");
     batch = tn_dim(g, "batch", 1, 8, 1);
     x = tn_input(g, "x", TN_F32, TN_DIMS(batch, 4));
-    tn_output(tn_concat((tn_tensor[]){ x, x }, 2, 0), "out");
-    expect_graph_error(ctx, g, "along the axis of a concat");
+    tn_slice_axis(x, 0, -2, TN_END, 1);
+    expect_graph_error(ctx, g, "batch - 2..batch is not always a range of axis 0, which has size batch");
+    g = tn_graph_new(ctx, "g");
+    batch = tn_dim(g, "batch", 1, 8, 1);
+    x = tn_input(g, "x", TN_F32, TN_DIMS(4, 4));
+    tn_slice_axis(x, 0, 0, batch, 1);
+    expect_graph_error(ctx, g, "0..batch is not always a range of axis 0, which has size 4");
+    g = tn_graph_new(ctx, "g");
+    batch = tn_dim(g, "batch", 1, 8, 1);
+    tn_pad(tn_input(g, "x", TN_F32, TN_DIMS(4)), (int64_t[]){ 0 }, (int64_t[]){ tn_dim_add(g, 4, tn_dim_mul(g, batch, -1)) }, 1,
+           0);
+    expect_graph_error(ctx, g, "use tn_slice to cut");
     g = tn_graph_new(ctx, "g");
     batch = tn_dim(g, "batch", 0, 8, 1);
     tn_output(tn_argmax(tn_input(g, "x", TN_F32, TN_DIMS(batch, 4)), 0, 0), "out");

@@ -112,6 +112,11 @@ static void test_sizes_of_the_run(void **state) {
         "  %1 = dot q, k batch=[0]x[0] contract=[2]x[2] f32[B,L,L]\n  %2 = exp %1 f32[B,L,L]\n"
         "  %3 = dot %2, k batch=[0]x[0] contract=[2]x[1] f32[B,L,64]\n  %4 = gather t, i axis=0 f32[B,L,64]\n"
         "  %5 = add %3, %4 f32[B,L,64]\n  %6 = sum %5 axes=[0,1,2] f32[1,1,1]\n  return %5 as \"y\", %6 as \"z\"\n}\n",
+        "graph @places<B 1..9, L 2..40>(x f32[B,L,6]) {\n"
+        "  %1 = slice x start=[0,L - floor(L / 2),0] step=[1,1,1] f32[B,floor(L / 2),6]\n"
+        "  %2 = concat x, %1 axis=1 f32[B,L + floor(L / 2),6]\n"
+        "  %3 = pad x before=[0,40 - L,0] after=[2,1,0] value=0.5 f32[B + 2,41,6]\n  %4 = exp %3 f32[B + 2,41,6]\n"
+        "  return %2 as \"y\", %4 as \"z\"\n}\n",
     };
     need_nvrtc();
     for (size_t i = 0; i < 2 * COUNT_OF(texts); i++) {

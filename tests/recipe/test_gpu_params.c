@@ -88,6 +88,15 @@ static const struct {
     { "graph @moved<B 1..9, L 1..11>(x f32[B,L,6]) {\n  %1 = permute x perm=[1,2,0] f32[L,6,B]\n  %2 = max %1, 0.0 f32[L,6,B]\n"
       "  %3 = concat x, x axis=2 f32[B,L,12]\n  return %2 as \"y\", %3 as \"z\"\n}\n",
       false },
+    { "graph @places<B 1..9, L 2..40>(x f32[B,L,6], w f32[6,70]) {\n"
+      "  %1 = slice x start=[0,L - floor(L / 2),0] step=[1,1,1] f32[B,floor(L / 2),6]\n"
+      "  %2 = slice x start=[0,1,0] step=[1,1,1] f32[B,L - 1,6]\n  %3 = concat %2, x, %1 axis=1 f32[B,L*2 + floor(L / 2) - "
+      "1,6]\n"
+      "  %4 = pad x before=[0,40 - L,0] after=[2,1,0] value=0.5 f32[B + 2,41,6]\n  %5 = exp %4 f32[B + 2,41,6]\n"
+      "  %6 = pad %2 before=[0,1,0] after=[0,0,0] value=0.0 f32[B,L,6]\n  %7 = add x, %6 f32[B,L,6]\n"
+      "  %8 = dot %7, w contract=[2]x[0] f32[B,L,70]\n"
+      "  return %3 as \"y\", %5 as \"z\", %8 as \"u\"\n}\n",
+      false },
 };
 
 static target machine_of_round(uint64_t i) {

@@ -3,7 +3,8 @@
  * A random graph without control flow is built once more, with a dim wherever an input, an iota or a constant of one value has
  * a certain size; other constants and states of that size become inputs. Shapes follow by the rules of the ops; sizes that an
  * op has as an attribute (of a reshape, an expand, a slice) are made of those of its operand. Where the dim has its largest
- * value, the graph is the one that it was made of. A graph in which two sizes were equal by chance alone has no such form. */
+ * value, the graph is the one that it was made of; smaller ones have slices that stay at the end of their axis, and wider
+ * borders. A graph in which two sizes were equal by chance alone has no such form. */
 #include "ir/region.h"
 #include "support/support.h"
 
@@ -16,6 +17,7 @@ typedef struct lift {
     int64_t size[2]; /* of the dims */
     ext dim[2];
     val *map; /* [from->nodes.n] */
+    rng r;
 } lift;
 
 static ext by_size(const lift *l, int64_t size) {
@@ -55,13 +57,25 @@ static void reshaped(const lift *l, const node *old, const node *x, const node *
     }
 }
 
-static ext sliced(const lift *l, const node *old, int i, int64_t x, ext x_new) {
+static ext sliced(const lift *l, const node *old, ext at, int i, int64_t x, ext x_new) {
     int64_t start = old->attr[i], step = old->attr[old->rank + i], last = start + (old->dims[i] - 1) * step + 1;
-    if (ext_is_lit(x_new) || old->dims[i] == 0) return old->dims[i];
+    if (ext_is_lit(x_new) || !ext_is_lit(at) || old->dims[i] == 0) return old->dims[i];
     return ext_ceil_div(l->t, ext_add(l->t, x_new, last - x - start), step);
 }
 
-static void lifted_dims(const lift *l, val v, ext *out) {
+/* Places of a slice that stays as far from the end of its axis, and of a border that is wider where the dim is smaller. */
+static void move_places(lift *l, const node *old, const node *x, const node *x_new, int64_t *attr) {
+    for (int i = 0; i < old->rank; i++) {
+        ext less = ext_sub(l->t, x->dims[i], x_new->dims[i]); /* than the largest size */
+        if (ext_is_lit(x_new->dims[i]) || ext_lo(l->t, less) < 0 || rng_below(&l->r, 3)) continue;
+        if (old->op == OP_pad)
+            attr[i] = ext_add(l->t, attr[i], less);
+        else if (ext_lo(l->t, ext_sub(l->t, attr[i], less)) >= 0)
+            attr[i] = ext_sub(l->t, attr[i], less);
+    }
+}
+
+static void lifted_dims(const lift *l, val v, const ext *attr, ext *out) {
     const node *n = graph_get(l->from, v), *x = n->n_in ? graph_get(l->from, n->in[0]) : NULL;
     const node *x_new = x ? graph_get(l->g, l->map[n->in[0]]) : NULL;
     if (n->op == OP_reshape) {
@@ -69,7 +83,7 @@ static void lifted_dims(const lift *l, val v, ext *out) {
         return;
     }
     for (int i = 0; i < n->rank; i++)
-        out[i] = n->op == OP_slice                       ? sliced(l, n, i, x->dims[i], x_new->dims[i])
+        out[i] = n->op == OP_slice                       ? sliced(l, n, attr[i], i, x->dims[i], x_new->dims[i])
                  : n->op == OP_expand && x->dims[i] != 1 ? x_new->dims[i]
                                                          : by_size(l, n->dims[i]);
 }
@@ -86,10 +100,13 @@ static void build(lift *l) {
         ext *dims = ARENA_ARRAY(l->a, ext, s.rank + 1);
         val *in = ARENA_ARRAY(l->a, val, s.n_in + 1);
         for (int i = 0; i < s.n_in; i++) in[i] = l->map[s.in[i]];
-        lifted_dims(l, v, dims);
+        int64_t *attr = arena_copy(l->a, s.attr, sizeof *attr * (size_t)s.n_attr);
+        if (s.op == OP_slice || s.op == OP_pad)
+            move_places(l, graph_get(l->from, v), graph_get(l->from, s.in[0]), graph_get(l->g, in[0]), attr);
+        lifted_dims(l, v, attr, dims);
         bool known = (s.op == OP_const && !s.splat) || s.op == OP_state;
         if (known && has_size(l, graph_get(l->from, v))) s.op = OP_input, s.data = NULL, s.name = arena_printf(l->a, "c%u", v);
-        s.dims = dims, s.in = in;
+        s.dims = dims, s.in = in, s.attr = attr;
         l->map[v] = graph_add(l->g, &s);
     }
     for (int i = 0; i < l->from->outputs.n; i++) {
@@ -102,9 +119,9 @@ static void build(lift *l) {
 }
 
 /* With dims from `lo` on; NULL: it has no such form. */
-static graph *lift_from(const graph *from, arena *a, const int64_t *size, int n, int64_t lo) {
+static graph *lift_from(const graph *from, arena *a, uint64_t seed, const int64_t *size, int n, int64_t lo) {
     guard gd, *outer = a->gd;
-    lift l = { .from = from, .a = a, .n = n, .g = graph_make(a, from->name) };
+    lift l = { .from = from, .a = a, .n = n, .g = graph_make(a, from->name), .r = rng_make(seed) };
     static const char *const names[] = { "n", "m" };
     l.t = graph_params(l.g);
     l.map = ARENA_ARRAY(a, val, from->nodes.n);
@@ -130,8 +147,8 @@ graph *randdims(arena *a, uint64_t seed) {
         int64_t size[2];
         for (int i = 0; i < 2; i++) size[i] = sizes.at[rng_below(&r, sizes.n)];
         int n = size[0] != size[1] && tries < 2 ? 2 : 1;
-        static const int64_t lo[] = { 1, 2, 4 };
-        graph *made = lift_from(g, a, size, n, lo[tries % 3]);
+        static const int64_t lo[] = { 0, 2, 4 };
+        graph *made = lift_from(g, a, seed, size, n, lo[tries % 3]);
         if (made) return made;
     }
     return NULL;
