@@ -157,6 +157,21 @@ static void find_maps(tn_program *p) {
     p->maps = maps;
 }
 
+static void find_rows(tn_program *p) {
+    if (!p->plan->params) return;
+    int n_rows = p->plan->params->at.n;
+    given_rows *rows = ARENA_ARRAY(&p->arena, given_rows, p->plan->kernels.n + 1);
+    for (int i = 0; i < p->plan->kernels.n; i++) {
+        bool *used = ARENA_ARRAY(&p->arena, bool, n_rows + 1), *given = ARENA_ARRAY(&p->arena, bool, n_rows + 1);
+        int *at = ARENA_ARRAY(&p->arena, int, n_rows + 1);
+        if (p->plan->kernels.at[i].k->params) kernel_used_rows(p->plan->kernels.at[i].k, used, given);
+        for (int r = 0; r < n_rows; r++)
+            if (given[r]) at[rows[i].n++] = r;
+        rows[i].at = at;
+    }
+    p->rows = rows;
+}
+
 static void compile_half(job *j) {
     tn_program *p = j->p;
     bool by_node = p->opts.mode == TN_MODE_IMMEDIATE;
@@ -173,7 +188,7 @@ static void compile_half(job *j) {
     p->code = arena_strdup(&p->arena, j->code.name);
     p->scratch = j->code.scratch;
     p->kernel_entry = ARENA_ARRAY(&p->arena, void *, p->plan->kernels.n + 1);
-    find_maps(p);
+    find_maps(p), find_rows(p);
     p->io = p->plan->io.at, p->n_io = p->plan->io.n;
     drive_sort_names(p);
     p->states = p->plan->states.at, p->n_states = p->plan->states.n;

@@ -19,6 +19,11 @@ typedef struct packed_constant {
     int32_t buf;
 } packed_constant;
 
+typedef struct given_rows { /* of a plan's table: values that a kernel for GPUs is given */
+    int n;
+    const int *at;
+} given_rows;
+
 /* A compiled graph: immutable, shared by sessions. Its arena owns plan and texts. */
 struct tn_program {
     tn_ctx *ctx;
@@ -33,10 +38,11 @@ struct tn_program {
     const char *code; /* what it was written for: "c", or an instruction set */
     module *module;
     void *main_entry;
-    void **kernel_entry; /* [plan.kernels.n] */
-    const kmaps *maps;   /* [plan.kernels.n] of kernels for GPUs */
-    bool parallel;       /* any kernel is split over threads */
-    size_t scratch;      /* bytes in SLOT_SCRATCH, of all threads */
+    void **kernel_entry;    /* [plan.kernels.n] */
+    const kmaps *maps;      /* [plan.kernels.n] of kernels for GPUs */
+    const given_rows *rows; /* [plan.kernels.n]; NULL: all sizes are literals */
+    bool parallel;          /* any kernel is split over threads */
+    size_t scratch;         /* bytes in SLOT_SCRATCH, of all threads */
     buffer *consts;
     packed_constant *packed; /* [n_packed] */
     int n_packed;

@@ -36,8 +36,9 @@ static bool fits_32_bits(const kernel *any) {
             most = kernel_nest_size(k, (reg)i);
         if (in->op == K_LOOP && in->hi > most) most = in->hi;
     }
-    bool *used = any->params ? ARENA_ARRAY(any->a, bool, any->params->at.n + 1) : NULL;
-    if (used) kernel_used_rows(any, used);
+    bool *used = any->params ? ARENA_ARRAY(any->a, bool, any->params->at.n + 1) : NULL,
+         *given = used ? ARENA_ARRAY(any->a, bool, any->params->at.n + 1) : NULL;
+    if (used) kernel_used_rows(any, used, given);
     for (int i = 0; used && i < any->params->at.n; i++) {
         const ext_row *x = &any->params->at.at[i];
         if (used[i] && (x->lo < -INT32_MAX / 2 || x->hi >= INT32_MAX / 2)) return false;
@@ -70,25 +71,13 @@ static bool is_read_back(const kernel *k, int b) {
     return false;
 }
 
-/* The values of all rows of the table come in memory, behind the buffers. */
-static void print_params_argument(clike *e, bool first) {
-    if (!e->k->params) return;
-    str_add(e->out, first ? "" : ", ");
-    if (e->l->offsets)
-        str_addf(e->out, "%sconst uchar *prows, const ulong orows", e->l->global);
-    else
-        str_addf(e->out, "const int64_t *%s rows", e->l->restricted);
-}
-
-/* Sums and products cost a thread less than reading them does. */
-static bool is_computed(const exts *t, int i) {
-    const ext_row *r = &t->at.at[i];
-    bool fits = r->op == EXT_ADD || r->op == EXT_MUL;
-    for (int o = 0; o < 2 && fits; o++) {
-        ext x = o ? r->b : r->a;
-        fits = ext_lo(t, x) >= INT32_MIN && ext_hi(t, x) <= INT32_MAX;
+/* Values of the table come behind the buffers. */
+static void print_params_arguments(clike *e, const bool *given, bool first) {
+    for (int i = 0; e->k->params && i < e->k->params->at.n; i++) {
+        if (!given[i]) continue;
+        str_addf(e->out, "%sconst int64_t r%d", first ? "" : ", ", i);
+        first = false;
     }
-    return fits;
 }
 
 static void print_row(clike *e, ext x) {
@@ -98,27 +87,16 @@ static void print_row(clike *e, ext x) {
         str_addf(e->out, "e%d", ext_index(x));
 }
 
-static void print_params(clike *e) {
+static void print_params(clike *e, const bool *used, const bool *given) {
     const exts *t = e->k->params;
-    if (!t) return;
-    bool *used = ARENA_ARRAY(e->out->a, bool, t->at.n + 1);
-    kernel_used_rows(e->k, used);
-    for (int i = t->at.n - 1; i >= 0; i--) {
-        const ext_row *r = &t->at.at[i];
-        if (!used[i] || !is_computed(t, i)) continue;
-        if (!ext_is_lit(r->a)) used[ext_index(r->a)] = true;
-        if (!ext_is_lit(r->b)) used[ext_index(r->b)] = true;
-    }
-    if (e->l->offsets)
-        str_addf(e->out, "    %sconst int64_t *const rows = (%sconst int64_t *)(prows + orows);\n", e->l->global, e->l->global);
-    for (int i = 0; i < t->at.n; i++) {
+    for (int i = 0; t && i < t->at.n; i++) {
         if (!used[i]) continue;
         str_addf(e->out, "    const %s e%d = ", e->index, i);
-        if (is_computed(t, i)) {
+        if (given[i]) {
+            str_addf(e->out, "(%s)r%d", e->index, i);
+        } else {
             print_row(e, t->at.at[i].a), str_add(e->out, t->at.at[i].op == EXT_ADD ? " + " : " * "),
                 print_row(e, t->at.at[i].b);
-        } else {
-            str_addf(e->out, "(%s)rows[%d]", e->index, i);
         }
         str_add(e->out, ";\n");
     }
@@ -126,7 +104,10 @@ static void print_params(clike *e) {
 
 static void print_arguments(clike *e) {
     const kernel *k = e->k;
+    int n_rows = k->params ? k->params->at.n : 0;
     bool first = true, free = e->l->ahead && loads_ahead(k);
+    bool *used = ARENA_ARRAY(e->out->a, bool, n_rows + 1), *given = ARENA_ARRAY(e->out->a, bool, n_rows + 1);
+    if (n_rows) kernel_used_rows(k, used, given);
     for (int b = 0; b < k->bufs.n; b++) {
         const kbuf *kb = &k->bufs.at[b];
         if (kbuf_is_local(kb)) continue;
@@ -140,7 +121,7 @@ static void print_arguments(clike *e) {
             str_addf(e->out, "%s%s%s *%s b%d", e->l->global, con, type, restricted, b);
     }
     clike_bulk_arguments(e, e->out);
-    print_params_argument(e, first);
+    print_params_arguments(e, given, first);
     str_add(e->out, ") {\n");
     for (int b = 0; b < k->bufs.n && e->l->offsets; b++) {
         const kbuf *kb = &k->bufs.at[b];
@@ -149,7 +130,7 @@ static void print_arguments(clike *e) {
         str_addf(e->out, "    %s%s%s *const b%d = (%s%s%s *)(p%d + o%d);\n", e->l->global, con, type, b, e->l->global, con,
                  type, b, b);
     }
-    print_params(e);
+    print_params(e, used, given);
 }
 
 static void print_arrays(clike *e) {

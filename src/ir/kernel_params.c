@@ -55,13 +55,31 @@ static void mark_affine(bool *used, affine x) {
     mark_row(used, x.base);
     for (int i = 0; i < x.n; i++) mark_row(used, x.t[i].coef);
 }
-void kernel_used_rows(const kernel *k, bool *used) {
-    mark_row(used, k->grid_blocks);
+
+/* Sums and products cost a thread less than being given them does. */
+static bool is_computed(const exts *t, int i) {
+    const ext_row *r = &t->at.at[i];
+    bool fits = r->op == EXT_ADD || r->op == EXT_MUL;
+    for (int o = 0; o < 2 && fits; o++) {
+        ext x = o ? r->b : r->a;
+        fits = ext_lo(t, x) >= INT32_MIN && ext_hi(t, x) <= INT32_MAX;
+    }
+    return fits;
+}
+
+void kernel_used_rows(const kernel *k, bool *used, bool *given) {
+    const exts *t = k->params;
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
+        if (in->op == K_LOOP && in->par == PAR_GRID_THREADS)
+            mark_row(used, k->grid_blocks); /* how far apart its threads go on */
         mark_row(used, in->lo), mark_row(used, in->hi), mark_affine(used, in->idx);
         for (int m = 0; m < in->n_mask; m++)
             mark_row(used, in->mask[m].lo), mark_row(used, in->mask[m].hi), mark_affine(used, in->mask[m].e);
+    }
+    for (int i = t->at.n - 1; i >= 0; i--) {
+        given[i] = used[i] && !is_computed(t, i);
+        if (used[i] && !given[i]) mark_row(used, t->at.at[i].a), mark_row(used, t->at.at[i].b);
     }
 }
 

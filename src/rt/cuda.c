@@ -34,7 +34,7 @@ typedef struct instance { /* of a graph; kept with its graph where numbers of th
     cu_object *nodes; /* [room], NULL: they are not kept; */
     size_t room;
     int first, n;   /* .. those of the list's launches */
-    uint64_t grids; /* l.grids that it was made or changed for */
+    uint64_t sizes; /* l.sizes that it was made or changed for */
 } instance;
 
 enum { ONE_STEP, MANY_STEPS, LOOP, N_GRAPHS };
@@ -481,7 +481,7 @@ static tn_status cuda_record(device *base, int n_slots, list **out, err *e) {
 
 static tn_status cuda_launch(list *l, const device_launch *what, err *e) {
     gpu_node *n;
-    if (what->n_args + 16 * what->n_maps > MAX_ARGS || what->n_maps > DEVICE_MOST_MAPS)
+    if (what->n_args + 16 * what->n_maps + what->n_rows > MAX_ARGS || what->n_maps > DEVICE_MOST_MAPS)
         return err_set(e, TN_ERR_UNSUPPORTED, "a kernel of %d buffers and %d matrices; %d and %d are possible", what->n_args,
                        what->n_maps, MAX_ARGS, DEVICE_MOST_MAPS);
     tn_status st = gpu_list_launch(
@@ -507,7 +507,7 @@ static tn_status cuda_end(list *l, err *e) { return gpu_list_end(&l->l, e); }
 static tn_status cuda_seal(list *l, err *e) { return gpu_list_seal(&l->l, e); }
 static void cuda_bind(list *l, int slot, buffer *b, size_t offset) { gpu_list_bind(&l->l, slot, b, b->at + offset); }
 static void cuda_ring(list *l, int slot, size_t stride, int64_t length) { gpu_list_ring(&l->l, slot, stride, length); }
-static void cuda_grids(list *l, const int64_t *blocks) { gpu_list_grids(&l->l, blocks); }
+static void cuda_sizes(list *l, const int64_t *blocks, const int64_t *rows) { gpu_list_sizes(&l->l, blocks, rows); }
 static void cuda_start(list *l, int64_t step) { l->l.start = step; }
 
 /* ---- running; with the context current ---- */
@@ -544,6 +544,7 @@ static int fill_arguments(const list *l, const gpu_node *n, int64_t step, bool l
         rc = write_map(l->dev, &n->maps[i], a->value[n->maps[i].what.arg]);
         a->at[n->n_args + i] = n->maps[i].words;
     }
+    for (int i = 0; i < n->n_rows; i++) a->at[n->n_args + n->n_maps + i] = &n->rows[i].value;
     return rc;
 }
 
@@ -635,7 +636,7 @@ static int add_to_chain(void *ud, int from, int to, int64_t step) {
 static int instantiate(list *l, instance *x, cu_object graph, cu_object *nodes, size_t room) {
     cuda *d = l->dev;
     int rc = d->cu.cuGraphInstantiate(&x->made, graph, 0);
-    if (!rc && l->l.grids) x->source = graph, x->nodes = nodes, x->room = room, x->grids = l->l.grids;
+    if (!rc && l->l.sizes) x->source = graph, x->nodes = nodes, x->room = room, x->sizes = l->l.sizes;
     return rc;
 }
 
@@ -668,11 +669,11 @@ static tn_status make_graph(list *l, int steps, instance *out, err *e) {
     return rc ? fail(d, e, "a graph of launches", rc) : st;
 }
 
-/* Brings the list's numbers of thread blocks to a graph that is there; one that does not take them is dropped. */
+/* Brings the list's numbers of thread blocks, and others, to a graph that is there; one that does not take them is dropped. */
 static void patch_graph(list *l, int which) {
     cuda *d = l->dev;
     instance *x = &l->graph[which];
-    if (!x->made || x->grids == l->l.grids) return;
+    if (!x->made || x->sizes == l->l.sizes) return;
     int rc = x->nodes && d->cu.cuGraphExecKernelNodeSetParams ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
     for (int k = 0; k < x->n && !rc; k++) {
         const gpu_node *n = &l->l.nodes[k % l->l.n_nodes];
@@ -681,7 +682,7 @@ static void patch_graph(list *l, int which) {
         cu_kernel_node to = kernel_node(n->kernel, n->grid_blocks, n->block_threads, n->shared, a.at);
         if (!rc) rc = d->cu.cuGraphExecKernelNodeSetParams(x->made, x->nodes[x->first + k], &to);
     }
-    x->grids = l->l.grids;
+    x->sizes = l->l.sizes;
     if (rc) drop_graph(d, x);
 }
 
@@ -787,7 +788,7 @@ static bool can_be_nodes(const list *l) {
  * in turns of 16, 3.1 without a loop. */
 static int64_t run_loop(list *l, int64_t steps, err *e) {
     cuda *d = l->dev;
-    if (!can_be_nodes(l) || (l->l.grids && gpu_list_moves(&l->l))) return 0;
+    if (!can_be_nodes(l) || (l->l.sizes && gpu_list_moves(&l->l))) return 0;
     int n = l->l.n_nodes, at_once = gpu_list_moves(&l->l) || n * UNROLL > MAX_NODES ? 1
                                     : n * UNROLL > LOOPED                           ? UNROLL
                                                                                     : LOOPED / n;
@@ -825,7 +826,7 @@ static tn_status run_steps(list *l, int64_t steps, err *e) {
         return rc ? fail(d, e, "a launch", rc) : TN_OK;
     }
     for (int i = MANY_STEPS; i >= ONE_STEP && !st; i--) { /* many steps at once, then the rest */
-        int at_once = i == MANY_STEPS ? UNROLL : 1, pays = l->l.grids && i == MANY_STEPS ? 4 * at_once : at_once;
+        int at_once = i == MANY_STEPS ? UNROLL : 1, pays = l->l.sizes && i == MANY_STEPS ? 4 * at_once : at_once;
         if (steps - step < pays || (i == MANY_STEPS && (control || l->l.n_nodes * UNROLL > MAX_NODES))) continue;
         instance *x = &l->graph[i];
         patch_graph(l, i);
@@ -1002,7 +1003,7 @@ const device_api device_cuda = {
     .seal = cuda_seal,
     .bind = cuda_bind,
     .ring = cuda_ring,
-    .grids = cuda_grids,
+    .sizes = cuda_sizes,
     .start = cuda_start,
     .discard = cuda_discard,
     .submit = cuda_submit,

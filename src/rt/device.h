@@ -93,6 +93,8 @@ typedef struct device_launch {
     int n_args;
     const device_map *maps; /* GPU: [n_maps], copied; behind the arguments */
     int n_maps;
+    const int *rows; /* GPU: [n_rows], copied; behind them: 64-bit numbers, by their places among those of `sizes` */
+    int n_rows;
 } device_launch;
 
 /* What an entry takes on a GPU; 0 = unknown. */
@@ -183,9 +185,9 @@ typedef struct device_api {
     void (*bind_host)(list *l, int slot, void *ptr); /* only with caps.host_memory */
     /* Iteration i of the loop finds what is bound to the slot (i % length) * stride bytes further on. */
     void (*ring)(list *l, int slot, size_t stride, int64_t length);
-    /* GPU: how many thread blocks each launch has from now on, in the order of the list: [launches]. NULL where launches have
-     * no shape. Nothing is allocated. */
-    void (*grids)(list *l, const int64_t *blocks);
+    /* GPU: how many thread blocks each launch has from now on, in the order of the list: [launches], and the numbers that
+     * launches choose from. NULL where launches have no shape. Nothing is allocated. */
+    void (*sizes)(list *l, const int64_t *blocks, const int64_t *rows);
     void (*start)(list *l, int64_t step); /* the first iteration of later submits, 0 at first */
     void (*discard)(list *l);
 

@@ -24,6 +24,7 @@ void gpu_list_free(gpu_list *l, size_t size) {
     for (int i = 0; i < l->n_nodes; i++) {
         mem_free(l->mem, l->nodes[i].args, (size_t)l->nodes[i].n_args * sizeof *l->nodes[i].args);
         mem_free(l->mem, l->nodes[i].maps, (size_t)l->nodes[i].n_maps * sizeof *l->nodes[i].maps);
+        mem_free(l->mem, l->nodes[i].rows, (size_t)l->nodes[i].n_rows * sizeof *l->nodes[i].rows);
         mem_free(l->mem, l->nodes[i].windows, (size_t)l->nodes[i].n_windows * sizeof *l->nodes[i].windows);
     }
     mem_free(l->mem, l->nodes, (size_t)l->cap * sizeof *l->nodes);
@@ -66,6 +67,14 @@ static tn_status add_maps(gpu_list *l, gpu_node *n, const device_launch *what, e
     return TN_OK;
 }
 
+static tn_status add_rows(gpu_list *l, gpu_node *n, const device_launch *what, err *e) {
+    n->rows = mem_alloc(l->mem, (size_t)what->n_rows * sizeof *n->rows);
+    if (!n->rows) return err_set(e, TN_ERR_NOMEM, "out of memory for a launch");
+    n->n_rows = what->n_rows;
+    for (int i = 0; i < what->n_rows; i++) n->rows[i].at = what->rows[i];
+    return TN_OK;
+}
+
 tn_status gpu_list_launch(gpu_list *l, const device_launch *what, int most_threads, gpu_node **out, err *e) {
     *out = NULL;
     if (!what->entry) return err_set(e, TN_ERR_INVAL, "a launch without an entry");
@@ -75,7 +84,8 @@ tn_status gpu_list_launch(gpu_list *l, const device_launch *what, int most_threa
     tn_status st = add(l, GPU_LAUNCH, what->args, what->n_args, out, e);
     if (st) return st;
     (*out)->block_threads = what->block_threads, (*out)->grid_blocks = what->grid_blocks, (*out)->shared = what->shared;
-    return what->n_maps ? add_maps(l, *out, what, e) : TN_OK;
+    if (what->n_rows) st = add_rows(l, *out, what, e);
+    return what->n_maps && !st ? add_maps(l, *out, what, e) : st;
 }
 
 tn_status gpu_list_copy(gpu_list *l, device_arg to, device_arg from, size_t size, err *e) {
@@ -197,14 +207,19 @@ void gpu_list_ring(gpu_list *l, int slot, size_t stride, int64_t length) {
     s->stride = stride, s->length = length;
 }
 
-void gpu_list_grids(gpu_list *l, const int64_t *blocks) {
+void gpu_list_sizes(gpu_list *l, const int64_t *blocks, const int64_t *rows) {
     bool same = true;
     for (int i = 0, launch = 0; i < l->n_nodes; i++) {
-        if (l->nodes[i].kind != GPU_LAUNCH) continue;
-        same &= l->nodes[i].grid_blocks == blocks[launch];
-        l->nodes[i].grid_blocks = blocks[launch++];
+        gpu_node *n = &l->nodes[i];
+        if (n->kind != GPU_LAUNCH) continue;
+        same &= n->grid_blocks == blocks[launch];
+        n->grid_blocks = blocks[launch++];
+        for (int r = 0; r < n->n_rows; r++) {
+            same &= n->rows[r].value == rows[n->rows[r].at];
+            n->rows[r].value = rows[n->rows[r].at];
+        }
     }
-    l->grids += !same;
+    l->sizes += !same;
 }
 
 bool gpu_slot_moves(const gpu_slot *s) { return s->stride && s->length > 1; }

@@ -24,6 +24,11 @@ typedef struct gpu_map {
     uint64_t words[16]; /* as the device wants it */
 } gpu_map;
 
+typedef struct gpu_row { /* a number that a launch is given */
+    int at;              /* among those of device_api.sizes */
+    int64_t value;
+} gpu_row;
+
 typedef enum gpu_kind { GPU_LAUNCH, GPU_COPY, GPU_REPEAT, GPU_LEAVE, GPU_BRANCH } gpu_kind;
 typedef struct gpu_node {
     gpu_kind kind;
@@ -36,6 +41,8 @@ typedef struct gpu_node {
     int n_args;
     gpu_map *maps; /* GPU_LAUNCH: [n_maps] */
     int n_maps;
+    gpu_row *rows; /* GPU_LAUNCH: [n_rows] */
+    int n_rows;
     size_t size;            /* of a copy */
     int64_t times;          /* GPU_REPEAT: at most; -1: until a leave */
     bool backward;          /* GPU_REPEAT: windows begin at the last iteration's place */
@@ -55,7 +62,7 @@ typedef struct gpu_list { /* the first member of a device's list */
     int open_at[GPU_OPEN]; /* repeats and branches that have not ended */
     int n_open;
     uint64_t version; /* of bindings and rings; never 0 */
-    uint64_t grids;   /* how often numbers of thread blocks have changed */
+    uint64_t sizes;   /* how often numbers of thread blocks, or others that launches are given, have changed */
     int64_t start;    /* the first step of a submit */
     bool loops;       /* all nodes are repeated */
     bool open;        /* .. and there may be more of them */
@@ -79,7 +86,7 @@ tn_status gpu_list_seal(gpu_list *l, err *e);
 tn_status gpu_list_ready(const gpu_list *l, int64_t steps, err *e); /* sealed, all slots bound; so many steps are possible */
 tn_status gpu_list_profile(const gpu_list *l, int n, err *e);       /* ready, and of n operations */
 void gpu_list_bind(gpu_list *l, int slot, void *handle, uint64_t at);
-void gpu_list_grids(gpu_list *l, const int64_t *blocks);
+void gpu_list_sizes(gpu_list *l, const int64_t *blocks, const int64_t *rows);
 void gpu_list_ring(gpu_list *l, int slot, size_t stride, int64_t length);
 bool gpu_slot_moves(const gpu_slot *s);
 bool gpu_slot_written(const gpu_list *l, int slot); /* by any launch */

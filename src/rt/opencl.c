@@ -428,7 +428,7 @@ static tn_status opencl_end(list *l, err *e) { return gpu_list_end(&l->l, e); }
 static tn_status opencl_seal(list *l, err *e) { return gpu_list_seal(&l->l, e); }
 static void opencl_bind(list *l, int slot, buffer *b, size_t offset) { gpu_list_bind(&l->l, slot, b->object, offset); }
 static void opencl_ring(list *l, int slot, size_t stride, int64_t length) { gpu_list_ring(&l->l, slot, stride, length); }
-static void opencl_grids(list *l, const int64_t *blocks) { gpu_list_grids(&l->l, blocks); }
+static void opencl_sizes(list *l, const int64_t *blocks, const int64_t *rows) { gpu_list_sizes(&l->l, blocks, rows); }
 static void opencl_start(list *l, int64_t step) { l->l.start = step; }
 
 /* ---- running ---- */
@@ -444,6 +444,8 @@ static int32_t set_arguments(list *l, gpu_node *n, int64_t step) {
         if (all) rc = d->cl.clSetKernelArg(n->kernel, (uint32_t)i * 2, sizeof object, &object);
         if ((all || s->stride || s->window) && !rc) rc = d->cl.clSetKernelArg(n->kernel, (uint32_t)i * 2 + 1, sizeof at, &at);
     }
+    for (int i = 0; i < n->n_rows && !rc; i++)
+        rc = d->cl.clSetKernelArg(n->kernel, (uint32_t)(2 * n->n_args + i), sizeof n->rows[i].value, &n->rows[i].value);
     n->version = rc ? 0 : l->l.version;
     return rc;
 }
@@ -603,7 +605,7 @@ const device_api device_opencl = {
     .seal = opencl_seal,
     .bind = opencl_bind,
     .ring = opencl_ring,
-    .grids = opencl_grids,
+    .sizes = opencl_sizes,
     .start = opencl_start,
     .discard = opencl_discard,
     .submit = opencl_submit,

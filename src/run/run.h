@@ -13,7 +13,6 @@ typedef struct own_states { /* what a session, or several, have instead of the p
 struct tn_session {
     tn_program *p;
     buffer *temp, *state, *scratch;
-    buffer *params;         /* values of the rows of plan.params, on devices that cannot read s->rows; else NULL */
     int64_t *grids;         /* [kernels] thread blocks of the launches, likewise */
     bool moved;             /* both are to be brought to the device before the next run; immediate: .sized is made again */
     buffer *shared;         /* states that no run changes: the program's, or .. */

@@ -47,8 +47,8 @@ static tn_status launch_kernel(tn_session *s, list *l, int i) {
             if (of->at[m].buf == b) maps[m] = (device_map){ what.n_args, of->at[m].pitch, of->at[m].rows, of->at[m].box_rows };
         args[what.n_args++] = (device_arg){ pb->slot, (size_t)pb->offset, (size_t)pb->bytes, k->bufs.at[b].kind != KB_IN };
     }
-    if (k->params) args[what.n_args++] = (device_arg){ SLOT_RING, 0, 8 * (size_t)k->params->at.n, false };
     what.args = args, what.maps = maps, what.n_maps = of->n;
+    if (p->rows) what.rows = p->rows[i].at, what.n_rows = p->rows[i].n;
     tn_status code = p->dev->api->launch(l, &what, &s->err);
     mem_free(p->ctx->mem, args, (size_t)(k->bufs.n + 1) * sizeof *args);
     return code;
@@ -126,11 +126,11 @@ tn_status session_record(tn_session *s, bool kernels, list **out) {
     api->bind(l, SLOT_CONST, p->consts, 0);
     api->bind(l, SLOT_SCRATCH, s->scratch, 0);
     if (s->io_buf)
-        api->bind(l, SLOT_RING, s->params ? s->params : s->temp, 0);
+        api->bind(l, SLOT_RING, s->temp, 0);
     else
         api->bind_host(l, SLOT_RING, s->ring);
     const char *missing;
-    if (s->grids && api->grids && session_has_dims(s, &missing)) api->grids(l, s->grids);
+    if (s->grids && api->sizes && session_has_dims(s, &missing)) api->sizes(l, s->grids, s->rows);
     for (int i = 0; i < p->n_io; i++) {
         if (s->io_buf && s->io_buf[i]) api->bind(l, SLOT_IO + i, s->io_buf[i], 0);
         if (!s->io_buf && s->bound[i]) api->bind_host(l, SLOT_IO + i, s->bound[i]);
@@ -209,7 +209,6 @@ static tn_status take_arenas(tn_session *s) {
     tn_status code = api->alloc(p->dev, (size_t)p->plan->temp_bytes, &s->temp, &s->err);
     if (!code) code = api->alloc(p->dev, (size_t)p->plan->state_bytes, &s->state, &s->err);
     if (!code) code = api->alloc(p->dev, p->scratch, &s->scratch, &s->err);
-    if (!code && s->grids) code = api->alloc(p->dev, 8 * (size_t)p->plan->params->at.n, &s->params, &s->err);
     return code || s->own_states ? code : session_first_states(s);
 }
 
@@ -222,7 +221,6 @@ void session_close(tn_session *s) {
     if (s->temp) p->dev->api->free(p->dev, s->temp);
     if (s->state) p->dev->api->free(p->dev, s->state);
     if (s->scratch) p->dev->api->free(p->dev, s->scratch);
-    if (s->params) p->dev->api->free(p->dev, s->params);
     if (s->grids) mem_free(m, s->grids, (size_t)p->plan->kernels.n * sizeof *s->grids);
     session_leave_states(s);
     for (size_t i = 0; s->spare && i < n; i++) mem_free(m, s->spare[i], (size_t)p->io[i].bytes);
@@ -384,16 +382,6 @@ static tn_status feed(tn_session *s, int64_t first, int64_t end, int64_t steps) 
     return code;
 }
 
-/* The values of dims, for the launches that come. */
-static tn_status bring_params(tn_session *s) {
-    const tn_program *p = s->p;
-    const device_api *api = p->dev->api;
-    tn_status code = api->upload(p->dev, s->params, 0, s->rows, 8 * (size_t)p->plan->params->at.n, &s->err);
-    if (!code && api->grids) api->grids(s->list, s->grids);
-    s->moved = code != TN_OK;
-    return code;
-}
-
 /* Devices that cannot read host memory: inputs go up before the run, or beside the steps before theirs. *out_ticket: 0 when
  * nothing was submitted. */
 static tn_status submit_remote(tn_session *s, int64_t steps, uint64_t *out_ticket) {
@@ -401,7 +389,8 @@ static tn_status submit_remote(tn_session *s, int64_t steps, uint64_t *out_ticke
     const device_api *api = p->dev->api;
     tn_status code = TN_OK;
     int64_t fed, at_once = steps_at_once(s, steps, &fed);
-    if (s->moved) code = bring_params(s);
+    if (s->moved && api->sizes) api->sizes(s->list, s->grids, s->rows);
+    s->moved = false;
     for (int i = 0; i < p->n_io && !code; i++) code = make_room(s, i, steps);
     for (int64_t first = 0, end; first < steps && !code; first = end) {
         end = first >= fed || steps - first < at_once ? steps : first + at_once;
