@@ -20,12 +20,13 @@ typedef struct opening {
 /* All stacks have the length. */
 static val check_stacks(graph *g, const val *in, void *args) {
     builder *b = args;
+    if (!graph_is_dim(g, b->length)) FAIL(g, TN_ERR_INVAL, "the length is no dim of this graph");
     for (int i = b->n_carry; i < b->n_carry + b->n_stacks; i++) {
         const node *x = graph_get(g, in[i]);
         if (!b->length && x->rank) b->length = x->dims[0];
         if (!x->rank || x->dims[0] != b->length)
-            FAIL(g, TN_ERR_SHAPE, "stack %d is %s, must be of %lld slices", i - b->n_carry, graph_shape_text(g, g->a, in[i]),
-                 (long long)b->length);
+            FAIL(g, TN_ERR_SHAPE, "stack %d is %s, must be of %s slices", i - b->n_carry, graph_shape_text(g, g->a, in[i]),
+                 graph_dim_text(g, b->length));
     }
     return 0;
 }
@@ -360,7 +361,7 @@ static bool refuse_scan(tn_graph *g, const tn_scan_opts *o, tn_body body, bool n
            api_refuse(g, name, (o->n_carry && !o->carry) || (o->n_xs && !o->xs), "carry or xs is NULL") ||
            api_refuse(g, name, o->n_carry + o->n_ys < 1 || (no_out && o->n_carry + o->n_ys > 1),
                       "there is no result, or out is NULL") ||
-           api_refuse(g, name, o->length < 0 || (!o->length && !o->n_xs),
+           api_refuse(g, name, (ext_is_lit(o->length) && o->length < 0) || (!o->length && !o->n_xs),
                       "without stacks the length must be given, and positive");
 }
 
@@ -372,7 +373,8 @@ static void build_scan(builder *b, const tn_scan_opts *o, tn_body body, void *ud
         scan_now(b, o, body, ud, out);
         return;
     }
-    tn_tensor count = o->count.graph ? o->count : tn_full(g, TN_I64, TN_SCALAR, (double)b->length);
+    tn_tensor count = o->count;
+    if (!count.graph) count = tn_full(g, TN_I64, TN_SCALAR, (double)graph_dim_most(g->ir, b->length));
     int64_t own = api_build_body(b, "body", body, ud, NULL, o->n_carry, o->n_ys, false);
     int64_t attr[SCAN_ATTRS] = { own, 0, o->n_carry, o->n_xs, b->length, o->reverse != 0, o->recompute != 0 };
     if (!failed(b)) add_op(&(op_args){ b, OP_scan, attr, SCAN_ATTRS, 1, 1, out, o->n_carry + o->n_ys }, &count);

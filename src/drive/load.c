@@ -102,6 +102,7 @@ static void get_kernels(reader *r, plan *l, int n) {
     }
 }
 
+static bool is_known(const plan *l, ext e) { return ext_is_lit(e) || (l->params && ext_index(e) < l->params->at.n); }
 static bool is_buf(const plan *l, int32_t b) { return b >= 0 && b < l->bufs.n; }
 
 static void get_steps(reader *r, plan *l, int n) {
@@ -113,12 +114,12 @@ static void get_steps(reader *r, plan *l, int n) {
         need(r, x.kind != PSTEP_LAUNCH || (x.kernel >= 0 && x.kernel < l->kernels.n));
         need(r, !pstep_is_conditional(&x) || is_buf(l, x.cond));
         need(r, x.kind != PSTEP_BRANCH || (x.n_then >= 0 && x.n_then <= x.inside));
-        need(r, x.kind != PSTEP_REPEAT || x.count < 0 || is_buf(l, x.count));
+        need(r, x.kind != PSTEP_REPEAT || ((x.count < 0 || is_buf(l, x.count)) && is_known(l, x.times)));
         pring *rings = ARENA_ARRAY(l->a, pring, count(r, x.n_rings, sizeof *rings) + 1);
         get(r, rings, (size_t)x.n_rings * sizeof *rings);
         for (int k = 0; k < x.n_rings; k++) {
             const pbuf *b = is_buf(l, rings[k].buf) ? &l->bufs.at[rings[k].buf] : NULL;
-            need(r, b && (x.kind != PSTEP_REPEAT || b->kind == PB_WINDOW));
+            need(r, b && is_known(l, rings[k].stride) && (x.kind != PSTEP_REPEAT || b->kind == PB_WINDOW));
         }
         x.rings = rings;
         VEC_PUSH(l->a, &l->steps, x);

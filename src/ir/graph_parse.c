@@ -41,7 +41,7 @@ typedef struct operand {
 } operand;
 typedef struct attr { /* key=value, with value an int, a number, a list, a pair of lists, @region or "string" */
     token key, value;
-    char kind; /* '1' number or word, '[' list, 'x' pair of lists, '@', '"' */
+    char kind; /* '1' number or word, 'e' of dims (list[0][0]), '[' list, 'x' pair of lists, '@', '"' */
     int n[2];
     int64_t list[2][TN_MAX_RANK];
     bool used;
@@ -115,6 +115,8 @@ static void parse_attr(parser *p, statement *s) {
     } else if (lex_is_literal(p) || p->t.kind == T_AT || p->t.kind == T_STRING) {
         a->kind = p->t.kind == T_AT ? '@' : p->t.kind == T_STRING ? '"' : '1';
         lex_next(p);
+    } else if (p->g->params) {
+        a->kind = 'e', a->list[0][0] = lex_dim(p);
     } else {
         lex_unexpected(p, "the attribute's value");
     }
@@ -170,6 +172,13 @@ static attr *need_attr(parser *p, statement *s, const char *key, char kind, cons
 static void put(statement *s, int64_t v) { s->values[s->n_values++] = v; }
 static void put_int(parser *p, statement *s, const char *key) {
     put(s, lex_int(p, &need_attr(p, s, key, '1', "NUMBER")->value));
+}
+static void put_size(parser *p, statement *s, const char *key) {
+    attr *a = find_attr(s, key);
+    if (a && a->kind == 'e')
+        put(s, a->list[0][0]);
+    else
+        put_int(p, s, key);
 }
 static void put_optional_int(parser *p, statement *s, const char *key, int64_t other) {
     if (find_attr(s, key))
@@ -289,7 +298,7 @@ static void put_attrs(parser *p, statement *s) {
             put(s, 0);
         put_int(p, s, "carry");
         put_int(p, s, "steps");
-        put_int(p, s, "length");
+        put_size(p, s, "length");
         put_optional_int(p, s, "reverse", 0);
         put_optional_int(p, s, "recompute", 0);
         break;

@@ -649,8 +649,8 @@ static const char *result_of_scan(rule *r, const int64_t *attr, const region *b,
 static const char *check_stack(rule *r, const region *b, int i) {
     const node *x = operand(r, i), *p = graph_get(r->g, b->params[i - 1]);
     if (x->rank < 1 || x->dims[0] != r->s->attr[SCAN_LENGTH])
-        return SHAPE(r, "operand %d is %s; expected a stack of %lld", i, graph_shape_text(r->g, r->a, r->s->in[i]),
-                     (long long)r->s->attr[SCAN_LENGTH]);
+        return SHAPE(r, "operand %d is %s; expected a stack of %s", i, graph_shape_text(r->g, r->a, r->s->in[i]),
+                     dim_text(r, r->s->attr[SCAN_LENGTH]));
     if (p->dtype != x->dtype || !dims_equal(p->rank, p->dims, x->rank - 1, x->dims + 1))
         return SHAPE(r, "parameter %d of region body is %s; slices of operand %d, %s, differ", i - 1,
                      graph_shape_text(r->g, r->a, b->params[i - 1]), i, graph_shape_text(r->g, r->a, r->s->in[i]));
@@ -674,11 +674,11 @@ static const char *infer_scan(rule *r) {
     const int64_t *attr = r->s->attr, carry = attr[SCAN_CARRY], stacks = attr[SCAN_STEPS];
     const region *b = region_of(r, attr[SCAN_BODY]), *c = region_of(r, attr[SCAN_COND]);
     if (!b || (!c && attr[SCAN_COND])) return INVAL(r, "a region does not exist");
-    if (carry < 0 || stacks < 0 || attr[SCAN_LENGTH] < 0 || attr[SCAN_REVERSE] < 0 || attr[SCAN_REVERSE] > 1 ||
+    if (carry < 0 || stacks < 0 || !is_size(r, attr[SCAN_LENGTH]) || attr[SCAN_REVERSE] < 0 || attr[SCAN_REVERSE] > 1 ||
         attr[SCAN_RECOMPUTE] < 0 || attr[SCAN_RECOMPUTE] > 1 || carry > r->s->n_in || stacks > r->s->n_in ||
         1 + carry + stacks > r->s->n_in)
-        return INVAL(r, "%lld carried, %lld stacks, length %lld, reverse %lld, %d operands", (long long)carry,
-                     (long long)stacks, (long long)attr[SCAN_LENGTH], (long long)attr[SCAN_REVERSE], r->s->n_in);
+        return INVAL(r, "%lld carried, %lld stacks, length %s, reverse %lld, %d operands", (long long)carry, (long long)stacks,
+                     dim_text(r, attr[SCAN_LENGTH]), (long long)attr[SCAN_REVERSE], r->s->n_in);
     if (operand(r, 0)->dtype != TN_I64 || operand(r, 0)->rank) return DTYPE(r, "expected operand 0, the count, to be i64[]");
     TRY(check_scan_params(r, "body", b));
     if (c) TRY(check_scan_params(r, "cond", c));

@@ -85,7 +85,7 @@ typedef enum pstep_kind {
 typedef struct pring { /* PSTEP_LOOP: an input or output moves from iteration to iteration, and begins again after a length that
                           a run gives. PSTEP_REPEAT: a window moves over its buffer */
     int32_t buf;
-    int64_t stride; /* bytes */
+    ext stride; /* bytes */
 } pring;
 typedef struct pstep {
     pstep_kind kind;
@@ -93,7 +93,7 @@ typedef struct pstep {
     int32_t kernel; /* PSTEP_LAUNCH */
     int32_t cond;   /* PSTEP_LEAVE, PSTEP_BRANCH: buffer */
     int32_t n_then; /* PSTEP_BRANCH */
-    int64_t times;  /* PSTEP_REPEAT: at most so often; 0: until a leave */
+    ext times;      /* PSTEP_REPEAT: at most so often; 0: until a leave */
     int32_t count;  /* PSTEP_REPEAT with times: buffer of one i64, which may be less; -1: there is none */
     bool backward;  /* PSTEP_REPEAT with times: windows begin at the last iteration's place */
     const pring
@@ -214,8 +214,10 @@ void plan_extend_lives(const plan *p, plan_life_fn f, void *ud);
 void plan_window_lives(const plan *p, plan_life_fn f, void *ud);
 /* plan_steps.c: a kernel that copies a buffer (from < 0: zeros), and its arguments. */
 pkernel plan_copy(const plan *p, int32_t from, int32_t to);
-bool plan_is_one_function(const plan *p); /* on the CPU: there is no control flow, or threads share nothing out */
-int plan_depth(const plan *p);            /* of loops inside of each other */
+ext plan_elems(const plan *p, int32_t b);         /* of the value that a buffer holds at first, in a run */
+bool plan_is_loose(const plan *p, const pbuf *b); /* a window that may begin anywhere */
+bool plan_is_one_function(const plan *p);         /* on the CPU: there is no control flow, or threads share nothing out */
+int plan_depth(const plan *p);                    /* of loops inside of each other */
 /* plan_steps.c: a problem of a plan, as a line of *out. */
 typedef struct plan_problems {
     const plan *p;

@@ -445,6 +445,16 @@ plan *plan_at(const plan *p, const int64_t *dims) {
     o->kernels.at = arena_copy(p->a, p->kernels.at, sizeof *p->kernels.at * (size_t)p->kernels.n);
     for (int i = 0; i < p->kernels.n; i++)
         if (p->kernels.at[i].k->params) o->kernels.at[i].k = kernel_at(p->kernels.at[i].k, dims, p->a);
+    if (!p->params) return o;
+    int64_t *rows = ARENA_ARRAY(p->a, int64_t, p->params->at.n + 1);
+    exts_at(p->params, dims, rows, NULL);
+    o->steps.at = arena_copy(p->a, p->steps.at, sizeof *p->steps.at * (size_t)p->steps.n);
+    for (int i = 0; i < p->steps.n; i++) {
+        pstep *x = &o->steps.at[i];
+        pring *rings = arena_copy(p->a, x->rings, sizeof *rings * (size_t)x->n_rings);
+        for (int k = 0; k < x->n_rings; k++) rings[k].stride = ext_of(rings[k].stride, rows);
+        x->times = ext_of(x->times, rows), x->rings = rings;
+    }
     return o;
 }
 

@@ -237,20 +237,29 @@ void plan_extend_lives(const plan *p, plan_life_fn f, void *ud) {
     }
 }
 
+ext plan_elems(const plan *p, int32_t b) { return p->params ? graph_elems_ext(p->g, p->bufs.at[b].node) : p->bufs.at[b].elems; }
+
+bool plan_is_loose(const plan *p, const pbuf *b) {
+    if (b->kind != PB_WINDOW || !p->params) return b->kind == PB_WINDOW && b->bytes % 16;
+    return ext_divisor(p->params, graph_elems_ext(p->g, b->node)) * (int64_t)dtype_size((tn_dtype)b->dtype) % 16;
+}
+
 pkernel plan_copy(const plan *p, int32_t from, int32_t to) {
     bool copies = from >= 0;
     const pbuf *src = &p->bufs.at[copies ? from : to];
     tn_dtype t = dtype_reg((tn_dtype)src->dtype);
     kernel *k = kernel_make(p->a, arena_printf(p->a, "%s_%u", copies ? "copy" : "zero", src->node));
     pkernel pk = { .k = k, .args = ARENA_ARRAY(p->a, parg, 2), .code = p->kernels.n, .root = src->node };
-    kbuf b = { .dtype = src->dtype, .kind = KB_IN, .node = src->node, .elems = src->elems, .plan_buf = from };
-    b.loose = src->kind == PB_WINDOW && src->bytes % 16;
-    pk.args[0].buf = copies ? from : to, pk.args[1].buf = to;
+    ext elems = plan_elems(p, pk.args[0].buf = copies ? from : to);
+    kbuf b = { .dtype = src->dtype, .kind = KB_IN, .node = src->node, .elems = elems, .plan_buf = from };
+    b.loose = plan_is_loose(p, src);
+    k->params = ext_is_lit(elems) ? NULL : p->params;
+    pk.args[1].buf = to;
     if (copies) kernel_buf(k, b);
-    b.kind = KB_OUT, b.plan_buf = to, b.loose = p->bufs.at[to].kind == PB_WINDOW && p->bufs.at[to].bytes % 16;
+    b.kind = KB_OUT, b.plan_buf = to, b.loose = plan_is_loose(p, &p->bufs.at[to]);
     int out = kernel_buf(k, b);
-    kvar v = kernel_var(k, "i", src->elems, true, false);
-    kernel_push(k, (kins){ .op = K_LOOP, .var = v, .hi = src->elems, .step = 1 });
+    kvar v = kernel_var(k, "i", elems, true, false);
+    kernel_push(k, (kins){ .op = K_LOOP, .var = v, .hi = elems, .step = 1 });
     kins value = { .op = K_CONST, .dtype = (uint8_t)t };
     if (copies) value.op = K_LOAD, value.src = src->dtype, value.idx = affine_var(p->a, v);
     reg r = kernel_push(k, value);

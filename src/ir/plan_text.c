@@ -102,14 +102,16 @@ static void print_launch(const plan *p, const pkernel *pk, int indent, str *out)
     str_addf(out, ") ; %s\n", pk->k->name);
 }
 
-static void print_rings(const pstep *x, int indent, str *out) {
+static void print_rings(const plan *p, const pstep *x, int indent, str *out) {
     str_addf(out, "%*sloop", indent, "");
     if (x->kind == PSTEP_LOOP) str_add(out, " steps");
-    if (x->times) str_addf(out, " times=%lld", (long long)x->times);
+    if (x->times) str_add(out, " times="), ext_print(p->params, x->times, false, out);
     if (x->times && x->count >= 0) str_addf(out, " count=b%d", x->count);
     if (x->backward) str_add(out, " backward");
-    for (int i = 0; i < x->n_rings; i++)
-        str_addf(out, "%sb%d stride=%lld", i ? ", " : " ring(", x->rings[i].buf, (long long)x->rings[i].stride);
+    for (int i = 0; i < x->n_rings; i++) {
+        str_addf(out, "%sb%d stride=", i ? ", " : " ring(", x->rings[i].buf);
+        ext_print(p->params, x->rings[i].stride, false, out);
+    }
     str_addf(out, "%s%s {\n", x->n_rings ? ")" : "", x->overlaps ? " overlap" : "");
 }
 
@@ -123,7 +125,7 @@ static void print_steps(const plan *p, str *out) {
             str_addf(out, "%*s} else {\n", 2 * open.n, "");
         int indent = 2 * open.n + 2;
         if (x->kind == PSTEP_LAUNCH) print_launch(p, &p->kernels.at[x->kernel], indent, out);
-        if (x->kind == PSTEP_LOOP || x->kind == PSTEP_REPEAT) print_rings(x, indent, out);
+        if (x->kind == PSTEP_LOOP || x->kind == PSTEP_REPEAT) print_rings(p, x, indent, out);
         if (x->kind == PSTEP_LEAVE) str_addf(out, "%*sleave unless b%d\n", indent, "", x->cond);
         if (x->kind == PSTEP_BRANCH) str_addf(out, "%*sbranch b%d {\n", indent, "", x->cond);
         if (x->kind != PSTEP_LAUNCH && x->kind != PSTEP_LEAVE) VEC_PUSH(out->a, &open, i);

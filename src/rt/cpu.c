@@ -425,6 +425,7 @@ static tn_status cpu_repeat(list *l, const device_trips *what, err *e) {
                            .src = w->of,
                            .src_offset = w->offset,
                            .size = w->stride,
+                           .dst_offset = (size_t)w->stride_in,
                            .depth = depth,
                            .times = what->backward },
                     e);
@@ -545,7 +546,9 @@ static void enter_repeat(list *l, const op *o) {
     if (count < t->all) t->all = count;
 }
 static void move_window(list *l, const op *o, int64_t at) {
-    l->slot[o->dst] = l->slot[o->src] + o->src_offset + (size_t)at * o->size;
+    size_t stride = o->size;
+    if (o->dst_offset) memcpy(&stride, l->slot[o->dst_offset - 1] + o->size, sizeof stride);
+    l->slot[o->dst] = l->slot[o->src] + o->src_offset + (size_t)at * stride;
 }
 
 /* Where the list goes on behind operation i, which launches nothing. */

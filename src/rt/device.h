@@ -121,6 +121,7 @@ typedef struct device_work {
 typedef struct device_window { /* in iteration i: what is bound to slot of, offset + i * stride bytes further on */
     int slot, of;
     size_t offset, stride;
+    int stride_in; /* 0, or 1 + the slot of an i64 that is the stride, so many bytes further on */
 } device_window;
 typedef struct device_trips {
     int64_t times; /* at most */

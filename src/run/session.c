@@ -70,6 +70,9 @@ static tn_status record_conditional(tn_session *s, list *l, int i) {
     return code ? code : api->end(l, &s->err);
 }
 
+/* Where a session keeps the value of a row, in SLOT_RING. */
+static size_t row_at(const plan *p, ext e) { return (size_t)(plan_rows_at(p->io.n, p->params) + 8 * ext_index(e)); }
+
 static tn_status record_repeat(tn_session *s, list *l, const pstep *x) {
     const plan *p = s->p->plan;
     const device_api *api = s->p->dev->api;
@@ -78,10 +81,13 @@ static tn_status record_repeat(tn_session *s, list *l, const pstep *x) {
     device_window *w = mem_alloc(s->p->ctx->mem, n * sizeof *w);
     if (!w) return err_set(&s->err, TN_ERR_NOMEM, "out of memory: a session");
     device_trips t = { .times = x->times, .count = -1, .backward = x->backward, .windows = w, .n_windows = x->n_rings };
+    if (!ext_is_lit(x->times)) t.times = ext_hi(p->params, x->times), t.count = SLOT_RING, t.count_offset = row_at(p, x->times);
     if (x->count >= 0) t.count = p->bufs.at[x->count].slot, t.count_offset = (size_t)p->bufs.at[x->count].offset;
     for (int i = 0; i < x->n_rings; i++) {
         const pbuf *b = &p->bufs.at[x->rings[i].buf], *of = &p->bufs.at[b->window_of];
-        w[i] = (device_window){ b->slot, of->slot, (size_t)of->offset, (size_t)x->rings[i].stride };
+        ext by = x->rings[i].stride;
+        w[i] = (device_window){ b->slot, of->slot, (size_t)of->offset, (size_t)by, 0 };
+        if (!ext_is_lit(by)) w[i].stride = row_at(p, by), w[i].stride_in = 1 + SLOT_RING;
     }
     tn_status code = api->repeat(l, &t, &s->err);
     mem_free(s->p->ctx->mem, w, n * sizeof *w);

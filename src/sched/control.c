@@ -11,12 +11,15 @@
 
 static bool is_control(const node *n) { return node_regions(n) > 0; }
 
-/* The count of a scan when it is a number, else -1. */
-static int64_t known_count(const sched *s, const node *n) {
+/* The count of a scan when it is a number, or follows from the dims; else UNKNOWN. */
+enum { UNKNOWN = -1 };
+static ext known_count(const sched *s, const node *n) {
     const node *c = graph_get(s->g, n->in[0]);
-    int64_t length = n->attr[SCAN_LENGTH], count = c->imm_int < 0 ? 0 : c->imm_int;
-    if (c->op == OP_const && c->splat) return count < length ? count : length;
-    return length ? -1 : 0;
+    ext length = n->attr[SCAN_LENGTH];
+    int64_t count = c->imm_int < 0 ? 0 : c->imm_int;
+    if (c->op != OP_const || !c->splat) return length ? UNKNOWN : 0;
+    if (count >= graph_dim_most(s->g, length)) return length;
+    return ext_is_lit(length) ? count : ext_min(s->g->params, length, count);
 }
 
 void control_force(sched *s) {
@@ -26,7 +29,7 @@ void control_force(sched *s) {
         if (!is_control(n)) continue;
         s->control[n->region] = true;
         for (int i = 0; i < n->n_in; i++)
-            if (i > 0 || n->op != OP_scan || known_count(s, n) < 0)
+            if (i > 0 || n->op != OP_scan || known_count(s, n) == UNKNOWN)
                 s->materialised[n->in[i]] = "an if, a while or a scan takes it from memory";
         for (int r = 0; r < node_regions(n); r++) {
             const region *body = &s->g->regions.at[n->attr[r]]; /* that of no condition is empty */
@@ -192,7 +195,9 @@ typedef struct scan {
 } scan;
 
 static void add_ring(sched *s, scan *x, int32_t window) {
-    VEC_PUSH(s->a, &x->rings, ((pring){ window, s->p->bufs.at[window].bytes }));
+    ext stride = s->p->bufs.at[window].bytes, elems = plan_elems(s->p, window);
+    if (!ext_is_lit(elems)) stride = ext_mul(s->g->params, elems, (int64_t)dtype_size((tn_dtype)s->p->bufs.at[window].dtype));
+    VEC_PUSH(s->a, &x->rings, ((pring){ window, stride }));
 }
 
 static void find_buffers(sched *s, val v, scan *x) {
@@ -229,7 +234,7 @@ static bool put_as_kernel(sched *s, scan *x, int before, int at, int n_bufs) {
     int carry = (int)x->n.attr[SCAN_CARRY];
     int32_t *first = ARENA_ARRAY(s->a, int32_t, carry + 1), *next = ARENA_ARRAY(s->a, int32_t, carry + 1);
     for (int k = 0; k < carry; k++) first[k] = s->buf_of[x->n.in[1 + k]], next[k] = s->buf_of[x->body->results[k]];
-    if (x->n.attr[SCAN_COND] || s->p->bufs.n != n_bufs) return false;
+    if (x->n.attr[SCAN_COND] || s->p->bufs.n != n_bufs || !ext_is_lit(s->p->steps.at[at].times)) return false;
     if (!sched_scan_kernel(s, &(scan_steps){ at, before, carry, first, x->out, next })) return false;
     s->p->bufs.n -= x->rings.n, s->p->n_windows -= x->rings.n;
     for (val v = 1; v < (val)s->g->nodes.n; v++)
@@ -241,7 +246,7 @@ static void put_scan(sched *s, val v, lowering *low) {
     scan x = { .n = *graph_get(s->g, v) };
     x.body = &s->g->regions.at[x.n.attr[SCAN_BODY]];
     int carry = (int)x.n.attr[SCAN_CARRY];
-    int64_t count = known_count(s, &x.n), length = x.n.attr[SCAN_LENGTH];
+    ext count = known_count(s, &x.n), length = x.n.attr[SCAN_LENGTH];
     find_buffers(s, v, &x);
     int n_bufs = s->p->bufs.n;
     for (int k = carry; k < x.body->n_results && (count != length || x.n.attr[SCAN_COND]); k++)
@@ -251,8 +256,8 @@ static void put_scan(sched *s, val v, lowering *low) {
     int n_copies = s->p->steps.n - before;
     if (count != 0) {
         int at = push_step(s, (pstep){ .kind = PSTEP_REPEAT,
-                                       .times = count < 0 ? length : count,
-                                       .count = count < 0 ? s->buf_of[x.n.in[0]] : -1,
+                                       .times = count == UNKNOWN ? length : count,
+                                       .count = count == UNKNOWN ? s->buf_of[x.n.in[0]] : -1,
                                        .backward = x.n.attr[SCAN_REVERSE] != 0,
                                        .rings = x.rings.at,
                                        .n_rings = x.rings.n });

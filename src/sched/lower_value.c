@@ -21,7 +21,7 @@ int lower_arg(lower *w, int32_t plan_buf, bool write) {
     return kernel_buf(w->k, (kbuf){ .dtype = p->dtype,
                                     .kind = write ? KB_OUT : KB_IN,
                                     .fixed = p->kind == PB_CONST || (p->kind == PB_STATE && !graph_is_assigned(w->g, p->node)),
-                                    .loose = p->kind == PB_WINDOW && p->bytes % 16,
+                                    .loose = plan_is_loose(w->s->p, p),
                                     .node = p->node,
                                     .elems = graph_elems_ext(w->g, p->node),
                                     .plan_buf = plan_buf });

@@ -2,6 +2,7 @@
  *
  * When groups turn out not to be lowerable, the values to blame, one of each, are kept in memory and fusing starts again: at
  * most one try a value, and a few for any number of groups that are alike. */
+#include "ir/region.h"
 #include "sched/sched.h"
 
 static bool is_symbolic(const graph *g, val v) {
@@ -12,12 +13,14 @@ static bool is_symbolic(const graph *g, val v) {
 }
 
 /* Where an op can not have symbolic dims; NULL: it can have those that it has. */
-static const char *needs_literals(const graph *g, val v) {
+static const char *needs_literals(const graph *g, val v, bool rows_only) {
+    double count;
     const node *n = graph_get(g, v);
-    bool any = is_symbolic(g, v);
+    bool scans = n->op == OP_scan && !ext_is_lit(n->attr[SCAN_LENGTH]), any = scans || is_symbolic(g, v);
     for (int i = 0; i < n->n_in; i++) any = any || is_symbolic(g, n->in[i]);
     if (!any) return NULL;
-    if (n->region || op_get((op_code)n->op)->cls == CL_CTRL) return "in control flow";
+    if (scans && !graph_splat_value(g, n->in[0], &count)) return "as the length of a scan whose count is computed";
+    if (rows_only && (n->region || op_get((op_code)n->op)->cls == CL_CTRL)) return "in control flow on GPUs";
     for (int i = 0; op_is_scatter((op_code)n->op) && i < n->rank; i++)
         if (i >= n->attr[0] && !ext_is_lit(n->dims[i])) return "from the axis of a scatter on";
     if (n->op == OP_gather && is_symbolic(g, n->in[0])) return "in a gather's table";
@@ -26,10 +29,10 @@ static const char *needs_literals(const graph *g, val v) {
     return NULL;
 }
 
-static void refuse(const graph *g) {
+static void refuse(const graph *g, bool rows_only) {
     for (val v = 1; v < (val)g->nodes.n; v++) {
         const node *n = graph_get(g, v);
-        const char *what = g->params ? needs_literals(g, v) : NULL;
+        const char *what = g->params ? needs_literals(g, v, rows_only) : NULL;
         if (what)
             guard_fail(g->a->gd, TN_ERR_UNSUPPORTED,
                        "%s (%%%u) is %s%s%s: symbolic dims are not supported %s yet; give the dim a value",
@@ -213,7 +216,7 @@ static void count_unfused(plan *p) {
 }
 
 plan *sched_plan(graph *g, arena *a, const sched_opts *opts) {
-    refuse(g);
+    refuse(g, opts->rows_only);
     const char **materialised = ARENA_ARRAY(a, const char *, g->nodes.n);
     arena scratch;
     arena_child(&scratch, a);

@@ -130,6 +130,11 @@ graph *randnet_dims(arena *a, uint64_t seed, int *differentiated);
 /* randdims.c: a random graph with one or two symbolic dims; NULL where that of the seed has no such form. */
 graph *randdims(arena *a, uint64_t seed);
 
+/* randcontrol.c: the text of a random graph with ifs, whiles and scans; dims: with as many columns as n says, and scans of
+ * length t.
+ */
+const char *randcontrol(arena *a, uint64_t seed, bool dims);
+
 /* randcase.c: gradients of all float outputs by all float inputs as further outputs. False: g has none, and is left in pieces.
  */
 bool try_differentiate(graph *g, arena *a);

@@ -248,11 +248,21 @@ static void put_unless(image *im, int32_t cond, int to) {
     x86_jump(s, X86_JE, to);
 }
 
+static void put_size(image *im, int to, ext e) {
+    if (ext_is_lit(e)) {
+        x86_movabs(&im->s, to, e);
+        return;
+    }
+    mov_rm(&im->s, to, RSP, im->f_slots);
+    mov_rm(&im->s, to, to, 8 * SLOT_RING);
+    mov_rm(&im->s, to, to, (int32_t)plan_rows_at(im->p->io.n, im->p->params) + 8 * ext_index(e));
+}
+
 /* How many iterations, in RAX. */
 static void put_count(image *im, const pstep *x) {
     x86_asm *s = &im->s;
     if (x->count < 0) {
-        x86_movabs(s, RAX, x->times);
+        put_size(im, RAX, x->times);
         return;
     }
     put_address(im, RAX, &im->p->bufs.at[x->count]);
@@ -283,7 +293,7 @@ static void put_repeat(image *im, int i, int depth) {
         if (x->backward) {
             mov_rm(s, RDX, RSP, left);
             x86_put(s, X86_ADDI, 0, 0, 0, x86_r(RDX), -1);
-            x86_movabs(s, RSI, x->rings[k].stride);
+            put_size(im, RSI, x->rings[k].stride);
             x86_put(s, X86_IMUL, 0, RDX, 0, x86_r(RSI), 0);
             x86_put(s, X86_ADD, 0, RAX, 0, x86_r(RDX), 0);
         }
@@ -293,11 +303,10 @@ static void put_repeat(image *im, int i, int depth) {
     put_serial(im, i + 1, pstep_end(p, i), depth + 1, done);
     mov_rm(s, RCX, RSP, im->f_slots);
     for (int k = 0; k < x->n_rings; k++) {
-        int64_t stride = x->backward ? -x->rings[k].stride : x->rings[k].stride;
         int32_t slot = 8 * p->bufs.at[x->rings[k].buf].slot;
         mov_rm(s, RAX, RCX, slot);
-        x86_movabs(s, RDX, stride);
-        x86_put(s, X86_ADD, 0, RAX, 0, x86_r(RDX), 0);
+        put_size(im, RDX, x->rings[k].stride);
+        x86_put(s, x->backward ? X86_SUB : X86_ADD, 0, RAX, 0, x86_r(RDX), 0);
         mov_mr(s, RCX, slot, RAX);
     }
     if (!x->times) {
