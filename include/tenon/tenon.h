@@ -545,8 +545,9 @@ typedef struct {
      * gradients: those first that cost the least time a byte. The text "explain" says how many, and what they cost.
      * TN_ERR_NOMEM with what it needs where that does not suffice. 0 (default): no limit. */
     uint64_t memory_limit;
-    /* 1: states and constants lie as their values do, also where a CPU would read them faster in another order: for sessions
-     * that share states with those of other programs. */
+    /* 1: states and constants lie as their values do, also where a CPU would read them faster in another order, unless that is
+     * the same for any number of rows (numbers of 4 and 8 bits, [out,in]): for sessions that share states with those of other
+     * programs. */
     int no_panels;
 } tn_compile_opts;
 #define TN_COMPILE_DEFAULTS                                                                                                    \
@@ -688,7 +689,8 @@ TN_API TN_CHECK tn_status tn_session_new(tn_program *p, tn_session **out_session
 /* A session that reads the states no run changes where `from` has them, instead of its own, and takes no memory for them:
  * `from` is of the same or of another program of its context and device, whose states of that kind are the same, in the same
  * order. TN_ERR_UNSUPPORTED where they lie otherwise (no_panels of tn_compile_opts) or `from` has none of its own
- * (tn_session_set). Then as after tn_session_share_states. */
+ * (tn_session_set). Then as after tn_session_share_states; but states that `p` does not read, and that lie in another order as
+ * `from` reads them, are not given out (tn_session_get: TN_ERR_UNSUPPORTED). */
 TN_API TN_CHECK tn_status tn_session_new_sharing(tn_program *p, const tn_session *from, tn_session **out_session);
 TN_API void tn_session_free(tn_session *s);
 /* Text of the session's last error. On the context's thread (see the head of this file) tn_ctx_error has it too. Valid until

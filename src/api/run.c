@@ -192,15 +192,18 @@ tn_status tn_session_new(tn_program *p, tn_session **out) {
     return code ? ctx_report(p->ctx, &e) : TN_OK;
 }
 
-/* Whether states that no run changes are the same in two programs, in the same places. */
-static bool lie_alike(const tn_program *p, const tn_program *q) {
+/* Whether states that no run changes are the same in two programs, in the same places; *unread: and in another order there,
+ * which p does not read. */
+static bool lie_alike(const tn_program *p, const tn_program *q, bool *unread) {
     bool alike = p->n_states == q->n_states && p->plan->shared_bytes == q->plan->shared_bytes;
     for (int i = 0; alike && i < p->n_states; i++) {
         const pbuf *a = &p->plan->bufs.at[p->states[i].buf], *b = &q->plan->bufs.at[q->states[i].buf];
         alike = a->slot == b->slot && !strcmp(p->states[i].name, q->states[i].name);
-        if (alike && a->slot == SLOT_SHARED)
-            alike = a->dtype == b->dtype && a->offset == b->offset && a->bytes == b->bytes && !a->next_panels &&
-                    !b->next_panels && (a->panels ? b->panels && kpanels_equal(a->panels, b->panels) : !b->panels);
+        if (!alike || a->slot != SLOT_SHARED) continue;
+        bool same = a->dtype == b->dtype && (a->panels ? b->panels && kpanels_equal(a->panels, b->panels) : !b->panels);
+        alike = a->offset == b->offset && a->bytes == b->bytes && !a->next_panels && !b->next_panels &&
+                (same || !plan_reads(p->plan, p->states[i].buf));
+        *unread |= !same;
     }
     return alike;
 }
@@ -210,14 +213,16 @@ tn_status tn_session_new_sharing(tn_program *p, const tn_session *from, tn_sessi
     if (!p) return TN_ERR_INVAL;
     if (!out || !from) return program_fail(p, TN_ERR_INVAL, "tn_session_new_sharing: %s is NULL", out ? "from" : "out_session");
     const tn_program *q = from->p;
+    bool unread = from->unread;
     if (p->ctx != q->ctx || p->dev != q->dev || p->opts.mode == TN_MODE_IMMEDIATE || from->imm || !from->own_states ||
-        !lie_alike(p, q))
+        (unread && p != q) || !lie_alike(p, q, &unread))
         return program_fail(
             p, TN_ERR_UNSUPPORTED,
             "tn_session_new_sharing: the states that no run changes are not the same, do not lie in the same way, "
             "or the other session has none of its own");
     err e;
     tn_status code = session_new(p, from, out, &e);
+    if (!code) (*out)->unread = unread;
     return code ? ctx_report(p->ctx, &e) : TN_OK;
 }
 void tn_session_free(tn_session *s) { session_free(s); }

@@ -257,7 +257,7 @@ tn_status drive_compile_tuned(tn_ctx *ctx, device *dev, const graph *g, const tn
     p->opts.device = dev->api->name; /* the caller's string need not live on */
     device_caps caps;
     dev->api->get_caps(dev, &caps);
-    p->target = drive_target(&caps, tuned), p->target.no_panels = opts->no_panels != 0;
+    p->target = drive_target(&caps, tuned), p->target.no_panels = opts->no_panels ? PANELS_FOR_ANY_ROWS : 0;
     p->stats.threads = caps.threads;
     arena_init(&p->arena, ctx->mem, &p->gd);
     job j = { .p = p, .g = g, .e = e };

@@ -72,7 +72,7 @@ void drive_export(const tn_program *p, const export_form *f, const drive_process
                    "graph @%s: export needs a program for the device cpu, in another mode than immediate", p->graph->name);
     target t = f->gpu ? gpu_target(f, cpu) : target_of(p, cpu, threads);
     tn_compile_opts opts = p->opts;
-    t.no_panels = wants_no_panels(p);
+    t.no_panels = wants_no_panels(p) ? PANELS_NEVER : 0;
     export_form form = *f;
     if (form.isa && cpu->vector_bytes) form.isa = cpu->name; /* the form says only that it shall be machine code */
     if (form.isa && !cpu->vector_bytes) form.isa = p->code;

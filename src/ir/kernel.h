@@ -187,6 +187,7 @@ typedef struct kbuf { /* a piece of memory the kernel touches */
     bool late;             /* KB_SHARED, KB_DISTRIBUTED: lies over those that are not, of which nothing is needed any more */
     bool loose;            /* a part of a larger one, which begins at any element: see KERNEL_WIDE_BYTES */
     bool fixed;            /* KB_IN: no run changes it (a constant, a state that the graph never assigns) */
+    bool elsewhere;        /* fixed, large, and read by others, as it lies */
     val node;              /* graph value it holds */
     ext elems;             /* length in elements */
     int32_t plan_buf;      /* of local ones: -1 */

@@ -38,7 +38,7 @@ bool kernel_equal(const kernel *x, const kernel *y) {
     for (int i = 0; i < x->bufs.n; i++) {
         const kbuf *a = &x->bufs.at[i], *b = &y->bufs.at[i];
         if (a->dtype != b->dtype || a->kind != b->kind || a->fixed != b->fixed || a->swizzled != b->swizzled ||
-            a->loose != b->loose || a->late != b->late || a->elems != b->elems)
+            a->loose != b->loose || a->late != b->late || a->elsewhere != b->elsewhere || a->elems != b->elems)
             return false;
         if (!a->panels != !b->panels) return false;
         if (a->panels && (a->panels_of != b->panels_of || !kpanels_equal(a->panels, b->panels))) return false;

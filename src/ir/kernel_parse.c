@@ -408,6 +408,7 @@ static void buffer_text(reader *p) {
     b.swizzled = b.kind == KB_SHARED && read_accept(p, "swizzled");
     b.late = b.kind >= KB_SHARED && read_accept(p, "late");
     b.loose = b.kind < KB_LOCAL && read_accept(p, "loose");
+    b.elsewhere = b.fixed && read_accept(p, "elsewhere");
     if (b.fixed && read_accept(p, "panels")) {
         b.panels_of = p->k->bufs.n;
         if (read_accept(p, "of")) {

@@ -243,6 +243,7 @@ static void print_buf(const kernel *k, int b, str *out) {
     str_addf(out, "b%d %s %s[", b, x->fixed ? "fixed" : modes[x->kind], dtype_name((tn_dtype)x->dtype));
     ext_print(k->params, x->elems, false, out);
     str_addf(out, "]%s%s%s", x->swizzled ? " swizzled" : "", x->late ? " late" : "", x->loose ? " loose" : "");
+    if (x->elsewhere) str_add(out, " elsewhere");
     if (!x->panels) return;
     str_add(out, " panels ");
     if (x->panels_of != b) str_addf(out, "of b%d ", x->panels_of);

@@ -161,7 +161,9 @@ static inline int32_t plan_base(const plan *p, int32_t b) {
     return b;
 }
 
-/* plan_panels.c: the buffer that holds the value of constant or state `of` in panels: made when there is none yet, and listed
+/* plan_panels.c: whether a kernel has the buffer, or a part of it. */
+bool plan_reads(const plan *p, int32_t b);
+/* The same: the buffer that holds the value of constant or state `of` in panels: made when there is none yet, and listed
  * behind `of` (pbuf.next_panels). Returns its index. */
 int32_t plan_panels(plan *p, int32_t of, const kpanels *x);
 /* A value that no kernel reads as it lies is stored in the order that most launches read it in, which takes the place of its

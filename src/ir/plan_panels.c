@@ -56,6 +56,14 @@ static int *count_readers(const plan *p) {
     return n;
 }
 
+bool plan_reads(const plan *p, int32_t b) {
+    bool reads = false;
+    for (int i = 0; i < p->bufs.n; i++) reads |= p->bufs.at[i].kind == PB_STATES;
+    for (int i = 0; i < p->kernels.n && !reads; i++)
+        for (int a = 0; a < p->kernels.at[i].k->bufs.n; a++) reads |= plan_base(p, p->kernels.at[i].args[a].buf) == b;
+    return reads;
+}
+
 /* Of the copies that have the whole value, the one that most launches read, or 0. Where states are seen as one buffer, whose
  * kernels know their distances, one of the value's size. */
 static int32_t best_copy(const plan *p, const pbuf *b, const int *readers, bool same_size) {
@@ -205,6 +213,30 @@ static void fill_rows(filler *f, const char *from, const kstep *s) {
         for (int64_t i = 0; i < bytes; i += 16, f->to += 16) memcpy(f->to, from + i, 16);
 }
 
+/* Bytes that follow each other along the innermost loop, and lie apart along the columns: some lines of each column at a time.
+ */
+enum { TURNED_COLUMNS = 64, TURNED = 64 };
+static void fill_turned(filler *f, char *from, int64_t rows) {
+    const kpanels *x = f->x;
+    int parts = x->packed ? x->packed : 1, n = (int)x->width * parts;
+    for (int64_t k = 0; k < rows; k += TURNED)
+        for (int j = 0; j < n; j++) {
+            char *value = from + j / parts * x->column.step + j % parts * x->packed_stride, *to = f->to + j;
+            int64_t end = k + TURNED < rows ? k + TURNED : rows;
+            if (f->back)
+                for (int64_t i = k; i < end; i++) value[i] = to[i * n];
+            else
+                for (int64_t i = k; i < end; i++) to[i * n] = value[i];
+        }
+    f->to += rows * n;
+}
+
+static bool is_turned(const filler *f, const kstep *s, int64_t columns) {
+    const kpanels *x = f->x;
+    return f->size == 1 && s->step == 1 && columns == x->width && x->column.step > 1 && (!x->packed || x->packed == 4) &&
+           x->width * (x->packed ? x->packed : 1) <= TURNED_COLUMNS;
+}
+
 static void fill_panel(filler *f, int i, char *from, int64_t columns) { /* depth loops from i on */
     const kstep *s = &f->x->loops[i];
     bool whole = columns == f->x->width && f->x->column.step == 1 && !f->x->packed && columns * (int64_t)f->size % 16 == 0;
@@ -212,6 +244,8 @@ static void fill_panel(filler *f, int i, char *from, int64_t columns) { /* depth
         fill_row(f, from, columns);
     else if (whole && !f->back && i == f->x->n_outer + f->x->n_depth - 1)
         fill_rows(f, from, s);
+    else if (i == f->x->n_outer + f->x->n_depth - 1 && is_turned(f, s, columns))
+        fill_turned(f, from, s->extent);
     else
         for (int64_t k = 0; k < s->extent; k++) fill_panel(f, i + 1, from + k * s->step * (int64_t)f->size, columns);
 }

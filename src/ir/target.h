@@ -19,6 +19,7 @@ typedef struct ktuning { /* never changes once made */
 } ktuning;
 
 typedef enum target_kind { TARGET_CPU, TARGET_GPU } target_kind;
+enum { PANELS_FOR_ANY_ROWS = 1, PANELS_NEVER }; /* .. but for those that are panels for any number of rows; all of them */
 typedef struct target {
     int vector_bytes; /* CPU: widest vector register: 16, 32, 64 */
     int n_vector_regs;
@@ -43,7 +44,7 @@ typedef struct target {
     const struct schedule_list *schedules; /* given by hand, by kernel; NULL = none */
     int packed;     /* CPU: of words of narrow numbers that are multiplied at once (kernel.h), at most: 0, 2 or 4 */
     bool bf16_sums; /* CPU: one instruction adds the products of a word of two bf16 */
-    bool no_panels; /* CPU: fixed operands are read as they lie in memory */
+    int no_panels;  /* CPU: fixed operands are read as they lie in memory .. */
 } target;
 /* CPU: bytes are multiplied as pairs of 16 bits, by an instruction for the products and one for their sum: there is no VNNI.
  * Not with vectors of 64 bytes, where that was not measured. */

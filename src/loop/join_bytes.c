@@ -55,9 +55,9 @@ static affine divided(arena *a, affine x, int64_t by) {
 static const kpanels *layout_of(arena *a, const kpanels *x) {
     kpanels *o = arena_copy(a, x, sizeof *x);
     int n = x->n_outer + x->n_depth;
-    o->loops[o->n_outer++] = (kstep){ x->column.extent / x->width, x->width };
+    o->loops[o->n_outer++] = (kstep){ x->column.extent / x->width, x->width * x->column.step };
     for (int i = x->n_outer; i < n; i++) o->loops[i + 1] = x->loops[i];
-    o->width /= BYTES, o->column.extent = o->width, o->packed = BYTES, o->packed_stride = o->width;
+    o->width /= BYTES, o->column.extent = o->width, o->packed = BYTES, o->packed_stride = o->width * x->column.step;
     return o;
 }
 
@@ -67,7 +67,7 @@ bool step_join_bytes(kernel **kk, const loop_step *s, str *why) {
     if (buf < 0) return false;
     kbuf *b = &k->bufs.at[buf];
     const kpanels *x = b->panels;
-    if (!x || x->dtype != TN_U8 || x->packed || x->column.step != 1 || x->width % BYTES || x->column.extent % x->width ||
+    if (!x || x->dtype != TN_U8 || x->packed || x->width % BYTES || x->column.extent % x->width ||
         x->n_outer + x->n_depth == PANEL_LOOPS)
         return step_refuse(why, "b%d is no bytes in panels, all of the same width", buf);
     for (int i = 1; i < k->ins.n; i++) {

@@ -193,10 +193,12 @@ void tile_contraction(tile_chooser *c, kvar vec, int64_t columns, bool joined) {
     c->most_nv = m > 1 || !a || !b ? MAX_NV : plain ? MAX_LONE : MAX_COMPUTED;
     int64_t share = (nvec + c->t->threads - 1) / c->t->threads; /* each thread needs a tile */
     if (m == 1 && shared && share < c->most_nv) c->most_nv = share;
+    int least_nv = c->r->laid_out && c->t->n_vector_regs >= 32 ? PANEL_VECTORS : 1; /* words of bytes are read all at once */
+    if (least_nv > c->most_nv) c->most_nv = least_nv;
     bool once = is_from_afar(c, vec) && m <= FEW_ROWS;
     int64_t near = rows_side_by_side(c, a, b, vec, row);
     int tail = (int)tile_steps(columns % c->lanes, c->lanes);
-    for (int nv = 1; nv <= c->most_nv && nv <= nvec && !each; nv++)
+    for (int nv = least_nv; nv <= c->most_nv && nv <= nvec && !each; nv++)
         for (int mr = 1; mr <= MAX_MR && mr <= m; mr++) {
             if (!tile_fits(c, mr, nv) || (mr > near && mr > 1)) continue;
             const machine *x = machine_row_of(c->t);

@@ -12,8 +12,12 @@ kernel *recipe_cpu(kernel *k, const target *t, const schedule **out) {
     else
         recipe_tile_nest(&r);
     recipe_do(&r, "multiply_add");
-    for (int b = 0; b < r.k->bufs.n; b++)
-        if (r.k->bufs.at[b].panels && r.k->bufs.at[b].dtype == TN_U8) recipe_try(&r, "join_bytes b%d", b);
+    for (int b = 0; b < r.k->bufs.n; b++) {
+        const kbuf *x = &r.k->bufs.at[b];
+        if (!x->panels || x->dtype != TN_U8) continue;
+        /* Panels for any number of rows are words for all of them, or none: with few registers, tiles are narrower. */
+        if (x->panels->column.step == 1 || t->n_vector_regs >= 32) recipe_try(&r, "join_bytes b%d", b);
+    }
     recipe_sparse(&r);
     recipe_prefetch(&r);
     recipe_nontemporal(&r);

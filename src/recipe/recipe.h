@@ -11,12 +11,15 @@
 #include "loop/schedule.h"
 #include "machine/machine.h"
 
+enum { PANEL_VECTORS = 4 };
 typedef struct recipe {
     kernel *k;
     const target *t;
     schedule *s;       /* what was done */
     kvar threads;      /* the loop that threads will share, or -1 */
     int rows, vectors; /* of a contraction's register tile, where they are given and fit; 0: the cheapest */
+    bool laid_out;     /* weights lie in panels of PANEL_VECTORS, for any number of rows .. */
+    bool lone;         /* .. and this is one */
     int join;          /* row loops whose iterations are columns of the panels, beside the one with the lanes */
 } recipe;
 
@@ -35,6 +38,8 @@ void recipe_along_terms(recipe *r);
 void recipe_slide(recipe *r);
 /* Behind packed_dot: the taps along which neighbours of a tile share words become the innermost loop. */
 void recipe_slide_words(recipe *r);
+/* lay_out.c: narrow weights in panels, for any number of rows. */
+void recipe_lay_out(recipe *r);
 /* All pairs of nested loops that walk memory as one become one. */
 void recipe_fuse_loops(recipe *r);
 

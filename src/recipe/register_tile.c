@@ -166,8 +166,7 @@ static kvar choose_parallel(const tile_chooser *c) {
     return par;
 }
 
-/* The innermost row, if all results lie along it; or -1. */
-static kvar result_row(const kernel *k) {
+kvar recipe_result_row(const kernel *k) {
     kvar row = -1;
     for (int i = 1; i < k->ins.n && k->ins.at[i].op != K_ACC; i++)
         if (k->ins.at[i].op == K_LOOP && k->vars.at[k->ins.at[i].var].row) row = k->ins.at[i].var;
@@ -211,7 +210,7 @@ static kvar packed_row(const tile_chooser *c, int *join, int64_t *columns) {
     *join = 0;
     if (!c->dot) return -1;
     const kins *a = tile_operand_load(c, c->dot->a), *b = tile_operand_load(c, c->dot->b);
-    kvar row = result_row(c->k);
+    kvar row = recipe_result_row(c->k);
     if (!a || !b || a->dyn || b->dyn || row < 0 || !affine_coef(a->idx, row) == !affine_coef(b->idx, row)) return -1;
     const kins *x = affine_coef(a->idx, row) ? a : b;
     reg value = x == a ? c->dot->a : c->dot->b;

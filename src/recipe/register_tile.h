@@ -54,6 +54,8 @@ void tile_contraction(tile_chooser *c, kvar vec, int64_t columns, bool joined);
 void tile_inner_product(tile_chooser *c, kvar vec);
 /* Whether the contraction multiplies bytes as pairs of 16 bits (target_multiplies_pairs), if its loops allow that. */
 bool tile_makes_pairs(const tile_chooser *c);
+/* register_tile.c: the innermost row, if all results lie along it; or -1. */
+kvar recipe_result_row(const kernel *k);
 /* The load that most of what an operand is computed of comes from; NULL: there is none. */
 const kins *tile_operand_load(const tile_chooser *c, reg r);
 

@@ -68,7 +68,8 @@ static void tile_and_pack(recipe *r) {
     recipe_register_tile(r);
     packed_dot(r);
     if (recipe_pack(r, true) || recipe_gemv(r) || recipe_pack(r, false)) return;
-    if (sums_along_lanes(r->k)) recipe_try(r, "group_sums"); /* else threads decide whether it is packed: bits would differ */
+    if (r->lone || sums_along_lanes(r->k))
+        recipe_try(r, "group_sums"); /* else threads decide whether it is packed: bits would differ */
 }
 
 static void put_in_order(recipe *r) {
@@ -81,6 +82,7 @@ static void put_in_order(recipe *r) {
 
 void recipe_tile_nest(recipe *r) {
     put_in_order(r);
+    recipe_lay_out(r);
     tile_and_pack(r);
     recipe_transpose(r);
     if (r->threads >= 0) recipe_do(r, "parallel %s", r->k->vars.at[r->threads].name);
@@ -118,6 +120,7 @@ uint64_t recipe_sums_order(kernel *k, const target *t) {
     alone.threads = 1;
     recipe r = recipe_make(k, &alone);
     put_in_order(&r);
+    recipe_lay_out(&r);
     uint64_t h = hash_sums(r.k, 0, false);
     tile_and_pack(&r);
     return hash_sums(r.k, h, true);

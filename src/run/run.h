@@ -17,6 +17,7 @@ struct tn_session {
     bool moved;             /* both are to be brought to the device before the next run; immediate: .sized is made again */
     buffer *shared;         /* states that no run changes: the program's, or .. */
     own_states *own_states; /* .. those of this session, since it has set one or shares another's; NULL: the program's */
+    bool unread;            /* shared states that the program does not read may lie as another program reads them */
     list *list;             /* everything a run does */
     bool loops;             /* .. so often as a submit says */
     int64_t *ring;          /* SLOT_RING: see emit/c.c */

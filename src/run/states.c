@@ -61,6 +61,7 @@ void session_share(tn_session *to, const tn_session *from) {
     if (to == from || own == to->own_states) return;
     if (own) __atomic_add_fetch(&own->sessions, 1, __ATOMIC_RELAXED);
     take_states(to, own);
+    to->unread = from->unread;
 }
 
 /* From now on the session has states of its own, where it had the program's or another session has the same ones: with the same
@@ -90,9 +91,13 @@ tn_status session_set_all(tn_session *s, const void *const *values) {
     /* From here on no memory is taken: panels are a processor's, and are made where they lie. */
     for (int i = 0; i < s->p->n_states && !code; i++)
         if (values[i]) code = put_state(s, i, values[i]);
+    s->unread = false;
     return code;
 }
 
 tn_status session_get(tn_session *s, int i, void *out) {
+    if (s->unread && drive_is_shared(s->p, i) && !plan_reads(s->p->plan, s->p->states[i].buf))
+        return err_set(&s->err, TN_ERR_UNSUPPORTED, "state \"%s\" lies as another program reads it, and this one does not",
+                       s->p->states[i].name);
     return drive_get_state(s->p, drive_is_shared(s->p, i) ? s->shared : s->state, i, out, &s->err);
 }

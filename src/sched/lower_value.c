@@ -9,6 +9,7 @@
 
 /* ---- buffers and addresses ---- */
 
+enum { LARGE = 1 << 20 /* bytes */ };
 int lower_arg(lower *w, int32_t plan_buf, bool write) {
     for (int i = 0; i < w->args.n; i++)
         if (w->args.at[i].buf == plan_buf) {
@@ -17,10 +18,12 @@ int lower_arg(lower *w, int32_t plan_buf, bool write) {
             return i;
         }
     const pbuf *p = &w->s->p->bufs.at[plan_buf];
+    bool fixed = p->kind == PB_CONST || (p->kind == PB_STATE && !graph_is_assigned(w->g, p->node));
     VEC_PUSH(w->a, &w->args, (parg){ plan_buf });
     return kernel_buf(w->k, (kbuf){ .dtype = p->dtype,
                                     .kind = write ? KB_OUT : KB_IN,
-                                    .fixed = p->kind == PB_CONST || (p->kind == PB_STATE && !graph_is_assigned(w->g, p->node)),
+                                    .fixed = fixed,
+                                    .elsewhere = fixed && p->bytes > LARGE && graph_n_uses(w->g, p->node) > 1,
                                     .loose = plan_is_loose(w->s->p, p),
                                     .node = p->node,
                                     .elems = graph_elems_ext(w->g, p->node),

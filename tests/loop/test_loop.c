@@ -295,6 +295,8 @@ static const char *random_step(const kernel *k, rng *r, arena *a) {
         return blocks ? random_nests(k, r, a) : "nests { }";
     case STEP_parallel:
         return arena_printf(a, "%s %s", name, v);
+    case STEP_lay_out:
+        return arena_printf(a, "%s b%d %s", name, b, v);
     case STEP_prepack:
     case STEP_join_bytes:
     case STEP_prefetch_results:

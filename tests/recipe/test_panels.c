@@ -315,32 +315,63 @@ static void test_streams(void **state) {
     assert_int_equal(count_streams(40, 32, 16), 1);
 }
 
-/* One row times weights of 8 or 4 bits with a scale for each group of 32: bytes lie in panels, and scales are multiplied by
- * sums of groups. k: of the contraction; against double, with the error that as many additions may have. */
-static void check_groups(tn_ctx *ctx, int bits, int k, int n, int threads) {
-    enum { GROUP = 32 };
+enum { GROUP = 32 };
+
+/* m rows times weights of 8 or 4 bits with a scale for each group of 32, which lie as [k,n] or (across) [n,k]. */
+static tn_graph *grouped(tn_ctx *ctx, int bits, int m, int k, int n, bool across) {
+    int groups = k / GROUP, stored = bits == 4 ? k / 2 : k, half = GROUP / 2;
+    tn_graph *g = tn_graph_new(ctx, "groups");
+    tn_tensor tx = tn_input(g, "x", TN_F32, bits == 4 ? TN_DIMS(m, groups, 2, half) : TN_DIMS(m, groups, GROUP));
+    tn_tensor q = tn_state(g, "w", bits == 4 ? TN_U8 : TN_I8, across ? TN_DIMS(n, stored) : TN_DIMS(stored, n), NULL);
+    tn_tensor s = tn_state(g, "s", TN_F32, across ? TN_DIMS(n, groups) : TN_DIMS(groups, n), NULL);
+    const int64_t of_x[] = { 1, 2, 3 }, of_q[] = { across, across + 1, across + 2 };
+    if (bits == 4) {
+        int axis = across ? 2 : 1;
+        tn_tensor first =
+            tn_slice_axis(tn_iota(g, TN_I32, across ? TN_DIMS(1, 1, 8, 1) : TN_DIMS(1, 8, 1, 1), axis), axis, 0, 8, 4);
+        q = tn_cast(tn_reshape(q, across ? TN_DIMS(n, groups, 1, half) : TN_DIMS(groups, 1, half, n)), TN_I32);
+        q = tn_and(tn_shift_right(q, first), tn_full(g, TN_I32, TN_SCALAR, 15));
+        s = tn_reshape(s, across ? TN_DIMS(n, groups, 1, 1) : TN_DIMS(groups, 1, 1, n));
+        q = tn_sub_scalar(tn_cast(q, TN_F32), 8);
+    } else {
+        q = tn_cast(tn_reshape(q, across ? TN_DIMS(n, groups, GROUP) : TN_DIMS(groups, GROUP, n)), TN_F32);
+        s = tn_reshape(s, across ? TN_DIMS(n, groups, 1) : TN_DIMS(groups, 1, n));
+    }
+    tn_output(tn_dot(tx, tn_mul(q, s), NULL, NULL, 0, of_x, of_q, bits == 4 ? 3 : 2), "y");
+    return g;
+}
+
+/* Against double, with the error that as many additions may have. */
+static void check_result(int bits, int k, int n, bool across, const float *x, const uint8_t *w, const float *scale,
+                         const float *y) {
+    int stored = bits == 4 ? k / 2 : k;
+    for (int c = 0; c < n; c++) {
+        double want = 0, size = 0;
+        for (int i = 0; i < k; i++) {
+            int group = i / GROUP, half = i % GROUP / (GROUP / 2), byte = bits == 8 ? i : group * (GROUP / 2) + i % (GROUP / 2),
+                at = across ? c * stored + byte : byte * n + c,
+                number = bits == 8 ? (int8_t)w[at] : (half ? w[at] >> 4 : w[at] & 15) - 8;
+            double term = (double)x[i] * number * (double)scale[across ? c * (k / GROUP) + group : group * n + c];
+            want += term, size += term < 0 ? -term : term;
+        }
+        double off = (double)y[c] - want;
+        if (!((off < 0 ? -off : off) <= size * k * 0x1p-24))
+            fail_msg("%d bits, %d x %d, across %d: y[%d] is %g, expected %g", bits, k, n, across, c, (double)y[c], want);
+    }
+}
+
+/* One row, and many with one copy of the weights: bytes lie in panels, and scales are multiplied by sums of groups. */
+static void check_groups(tn_ctx *ctx, int bits, int k, int n, int threads, bool across) {
+    enum { ROWS = 40 };
     int groups = k / GROUP, stored = bits == 4 ? k / 2 : k;
-    float *x = malloc((size_t)k * sizeof *x), *scale = malloc((size_t)(groups * n) * sizeof *scale),
-          *y = malloc((size_t)n * sizeof *y);
+    float *x = malloc((size_t)(ROWS * k) * sizeof *x), *scale = malloc((size_t)(groups * n) * sizeof *scale),
+          *y = malloc((size_t)(ROWS * n) * sizeof *y);
     uint8_t *w = malloc((size_t)stored * (size_t)n);
     rng r = rng_make((uint64_t)(k * 31 + n + bits));
-    fill_random(&r, TN_F32, x, k, -1, 1);
+    fill_random(&r, TN_F32, x, ROWS * k, -1, 1);
     fill_random(&r, TN_F32, scale, (int64_t)groups * n, 0.001, 0.02);
     for (int i = 0; i < stored * n; i++) w[i] = (uint8_t)rng_between(&r, 0, 255);
-    tn_graph *g = tn_graph_new(ctx, "groups");
-    tn_tensor tx = tn_input(g, "x", TN_F32, bits == 4 ? TN_DIMS(1, groups, 2, GROUP / 2) : TN_DIMS(1, groups, GROUP));
-    tn_tensor q = tn_state(g, "w", bits == 4 ? TN_U8 : TN_I8, TN_DIMS(stored, n), NULL);
-    tn_tensor s = tn_state(g, "s", TN_F32, TN_DIMS(groups, n), NULL);
-    if (bits == 4) {
-        tn_tensor first = tn_slice_axis(tn_iota(g, TN_I32, TN_DIMS(1, 8, 1, 1), 1), 1, 0, 8, 4);
-        q = tn_cast(tn_reshape(q, TN_DIMS(groups, 1, GROUP / 2, n)), TN_I32);
-        q = tn_and(tn_shift_right(q, first), tn_full(g, TN_I32, TN_SCALAR, 15));
-        q = tn_mul(tn_sub_scalar(tn_cast(q, TN_F32), 8), tn_reshape(s, TN_DIMS(groups, 1, 1, n)));
-        tn_output(tn_dot(tx, q, NULL, NULL, 0, (int64_t[]){ 1, 2, 3 }, (int64_t[]){ 0, 1, 2 }, 3), "y");
-    } else {
-        q = tn_mul(tn_cast(tn_reshape(q, TN_DIMS(groups, GROUP, n)), TN_F32), tn_reshape(s, TN_DIMS(groups, 1, n)));
-        tn_output(tn_dot(tx, q, NULL, NULL, 0, (int64_t[]){ 1, 2 }, (int64_t[]){ 0, 1 }, 2), "y");
-    }
+    tn_graph *g = grouped(ctx, bits, 1, k, n, across);
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
     tn_program *p;
     tn_session *session;
@@ -350,28 +381,33 @@ static void check_groups(tn_ctx *ctx, int bits, int k, int n, int threads) {
     assert_int_equal(tn_session_set(session, "w", w, (size_t)stored * (size_t)n), TN_OK);
     assert_int_equal(tn_session_set(session, "s", scale, (size_t)(groups * n) * sizeof *scale), TN_OK);
     assert_int_equal(tn_program_text(p, "schedule", &text), TN_OK);
-    if (!strstr(text, "group_sums")) fail_msg("%d bits, %d x %d: scales are inside of the sums", bits, k, n);
-    if (bits == 4 && n % 64 == 0 && !strstr(text, "join_bytes"))
+    if (across && n % 64 == 0 && !strstr(text, "lay_out")) fail_msg("%d bits, %d x %d: weights are read by rows", bits, k, n);
+    if ((!across || n % 64 == 0) && !strstr(text, "group_sums"))
+        fail_msg("%d bits, %d x %d: scales are inside of the sums", bits, k, n);
+    if (bits == 4 && n % 64 == 0 && !across && !strstr(text, "join_bytes"))
         fail_msg("%d x %d: bytes are not read by words\n%s", k, n, text);
     if (bits == 4 && !strstr(text, "reorder k1 k3 k2")) fail_msg("%d x %d: the halves of a byte are loaded apart", k, n);
     tn_string_free(ctx, text);
     memset(y, 0xff, (size_t)n * sizeof *y);
     assert_int_equal(tn_run(session, TN_BIND({ "x", x }, { "y", y })), TN_OK);
-    for (int c = 0; c < n; c++) {
-        double want = 0, size = 0;
-        for (int i = 0; i < k; i++) {
-            int group = i / GROUP, half = i % GROUP / (GROUP / 2), byte = group * (GROUP / 2) + i % (GROUP / 2),
-                number = bits == 8 ? (int8_t)w[i * n + c] : (half ? w[byte * n + c] >> 4 : w[byte * n + c] & 15) - 8;
-            double term = (double)x[i] * number * (double)scale[group * n + c];
-            want += term, size += term < 0 ? -term : term;
-        }
-        double off = (double)y[c] - want;
-        if (!((off < 0 ? -off : off) <= size * k * 0x1p-24))
-            fail_msg("%d bits, %d x %d, %d threads: y[%d] is %g, expected %g", bits, k, n, threads, c, (double)y[c], want);
-    }
+    check_result(bits, k, n, across, x, w, scale, y);
     uint8_t *back = malloc((size_t)stored * (size_t)n); /* out of the panels */
     assert_int_equal(tn_session_get(session, "w", back, (size_t)stored * (size_t)n), TN_OK);
     assert_memory_equal(back, w, (size_t)stored * (size_t)n);
+    if (across && n % 64 == 0) {
+        tn_graph *many = grouped(ctx, bits, ROWS, k, n, across);
+        tn_program *q;
+        tn_session *sharing;
+        o.no_panels = 1;
+        assert_int_equal(tn_compile(many, &o, &q), TN_OK);
+        if (tn_session_new_sharing(q, session, &sharing)) fail_msg("%d bits, %d x %d: %s", bits, k, n, tn_ctx_error(ctx));
+        assert_int_equal(tn_run(sharing, TN_BIND({ "x", x }, { "y", y })), TN_OK);
+        for (int i = 0; i < ROWS; i++) check_result(bits, k, n, across, x + i * k, w, scale, y + i * n);
+        memset(back, 0, (size_t)stored * (size_t)n);
+        assert_int_equal(tn_session_get(sharing, "w", back, (size_t)stored * (size_t)n), TN_OK);
+        assert_memory_equal(back, w, (size_t)stored * (size_t)n);
+        tn_session_free(sharing), tn_program_free(q), tn_graph_free(many);
+    }
     tn_session_free(session), tn_program_free(p), tn_graph_free(g);
     free(x), free(scale), free(w), free(y), free(back);
 }
@@ -419,6 +455,8 @@ static void test_shared_groups(void **state) {
         check_shared_groups(ctx, 9, 256, 5003, across);
         check_shared_groups(ctx, 8, 96, 331, across);
         check_shared_groups(ctx, 6, 2048, 160, across);
+        check_shared_groups(ctx, 1, 256, 1024, across);
+        check_shared_groups(ctx, 7, 1024, 256, across);
     }
     tn_ctx_free(ctx);
 }
@@ -428,9 +466,12 @@ static void test_groups(void **state) {
     tn_ctx *ctx = tn_ctx_new(NULL);
     for (int bits = 4; bits <= 8; bits += 4)
         for (int threads = 1; threads <= 2; threads++) {
-            check_groups(ctx, bits, 768, 331, threads);
-            check_groups(ctx, bits, 256, 1024, threads);
-            check_groups(ctx, bits, 1024, 517, threads);
+            for (int across = 0; across <= 1; across++) {
+                check_groups(ctx, bits, 768, 331, threads, across);
+                check_groups(ctx, bits, 256, 1024, threads, across);
+                check_groups(ctx, bits, 1024, 517, threads, across);
+            }
+            check_groups(ctx, bits, 96, 192, threads, true);
         }
     tn_ctx_free(ctx);
 }
