@@ -72,7 +72,7 @@ tn_status inside_kernels_launch(inside_kernels *k, const char *entry, int thread
     err e = { 0 };
     device_arg args[MOST_BUFFERS];
     device_launch what = { .block_threads = threads, .grid_blocks = blocks, .args = args, .n_args = k->n };
-    for (int i = 0; i < k->n; i++) args[i] = (device_arg){ i, 0, k->bytes[i], true };
+    for (int i = 0; i < k->n; i++) args[i] = (device_arg){ .slot = i, .size = k->bytes[i], .written = true };
     if (!entry)
         err_set(&e, TN_ERR_INVAL, "inside_kernels_launch: entry is NULL");
     else if (k->dev->api->find(k->dev, k->module, entry, &what.entry, &e) == TN_OK)

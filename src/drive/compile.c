@@ -4,6 +4,7 @@
  * compile half made; module and constants belong to the device. */
 #include "drive/drive.h"
 #include "emit/emit.h"
+#include "mem/mem.h"
 #include "rt/tuning.h"
 
 #include <stdatomic.h>
@@ -30,7 +31,7 @@ static void count(tn_program *p) {
         s->flops += pk->k->flops;
         p->parallel |= pk->k->par_var >= 0;
     }
-    s->arena_bytes = (uint64_t)p->plan->temp_bytes;
+    s->arena_bytes = (uint64_t)plan_temp_room(p->plan);
     s->arena_bound = (uint64_t)p->plan->temp_bound;
     s->state_bytes = (uint64_t)(p->plan->state_bytes + p->plan->shared_bytes);
 }
@@ -172,6 +173,25 @@ static void find_rows(tn_program *p) {
     p->rows = rows;
 }
 
+/* Steps of a run may overlap where temporaries have memory of their own; those of a run's sizes, where they are small. */
+static void find_elems(tn_program *p) {
+    const plan *l = p->plan;
+    bool overlaps = l->params ? p->opts.mode == TN_MODE_LOOP && mem_may_overlap(l) : plan_loop(l) && plan_loop(l)->overlaps;
+    if (!overlaps) return;
+    ext *elems = ARENA_ARRAY(&p->arena, ext, l->bufs.n + 1);
+    for (int i = 0; i < l->kernels.n; i++)
+        for (int b = 0; b < l->kernels.at[i].k->bufs.n; b++) {
+            int32_t buf = l->kernels.at[i].args[b].buf;
+            ext own = l->kernels.at[i].k->bufs.at[b].elems;
+            if (buf < 0 || l->bufs.at[buf].kind != PB_TEMP || elems[buf] == own) continue;
+            elems[buf] = !elems[buf]        ? own
+                         : l->params        ? ext_max(l->params, elems[buf], own)
+                         : own > elems[buf] ? own
+                                            : elems[buf];
+        }
+    p->elems = elems;
+}
+
 static void compile_half(job *j) {
     tn_program *p = j->p;
     bool by_node = p->opts.mode == TN_MODE_IMMEDIATE;
@@ -188,7 +208,7 @@ static void compile_half(job *j) {
     p->code = arena_strdup(&p->arena, j->code.name);
     p->scratch = j->code.scratch;
     p->kernel_entry = ARENA_ARRAY(&p->arena, void *, p->plan->kernels.n + 1);
-    find_maps(p), find_rows(p);
+    find_maps(p), find_elems(p), find_rows(p);
     p->io = p->plan->io.at, p->n_io = p->plan->io.n;
     drive_sort_names(p);
     p->states = p->plan->states.at, p->n_states = p->plan->states.n;

@@ -29,6 +29,8 @@ static void print_head(const explain *x, str *out) {
     str_addf(out, " (each op on its own: read %.1f, written %.1f)\n", kib(p->unfused_read), kib(p->unfused_written));
     str_addf(out, "temporaries: %.1f KiB planned, lower bound %.1f KiB; states %.1f KiB; constants %.1f KiB\n",
              kib(s->arena_bytes), kib(s->arena_bound), kib(s->state_bytes), kib((uint64_t)p->const_bytes));
+    if (plan_loop(p) && plan_loop(p)->overlaps)
+        str_addf(out, "iterations: %d at a time, each with temporaries of its own\n", plan_loop(p)->overlaps);
     if (p->again.n)
         str_addf(out,
                  "within the memory limit of %.1f KiB: %d values are computed again, %.1f %% more arithmetic; temporaries "

@@ -14,7 +14,7 @@
 
 /* SLOT_IO + k: the k-th input or output in plan.io order; behind these a slot for each window (plan_slots) */
 enum { SLOT_TEMP, SLOT_STATE, SLOT_SHARED, SLOT_CONST, SLOT_SCRATCH, SLOT_RING, SLOT_IO };
-enum { PLAN_ALIGN = 256, PLAN_PAGE = 4096 };
+enum { PLAN_ALIGN = 256, PLAN_PAGE = 4096, PLAN_MOST_LANES = 8 /* iterations at a time */ };
 
 /* What a buffer takes in its arena: up to the next aligned place. Arrays of whole pages would all begin at the same place of a
  * page, and lines so far apart share the few places that a cache has for them: they get a place more, so that neighbours begin
@@ -99,8 +99,8 @@ typedef struct pstep {
     const pring
         *rings; /* PSTEP_LOOP: [n_rings] ascending by buf; every input and output that has bytes. PSTEP_REPEAT: windows */
     int32_t n_rings;
-    bool overlaps; /* PSTEP_LOOP: a device may begin an iteration while those before run: none needs another's memory but
-                      what it reads */
+    int overlaps; /* PSTEP_LOOP: a device may run so many iterations at a time, each with temporaries of its own: none needs
+                     another's memory but what it reads, and temporaries share no place. 0: they follow one another */
 } pstep;
 
 typedef struct pschedule { /* of a kernel as sched/ made it, which may have become part of a launch */
@@ -154,6 +154,10 @@ typedef struct plan {
     } again;
 } plan;
 
+/* Bytes of temporaries of all iterations that run at a time. */
+static inline int64_t plan_temp_room(const plan *p) {
+    return p->steps.n && p->steps.at[0].overlaps > 1 ? p->steps.at[0].overlaps * p->temp_bytes : p->temp_bytes;
+}
 static inline int plan_slots(const plan *p) { return SLOT_IO + p->io.n + p->n_windows; }
 /* The buffer that holds what a window shows; other buffers hold their own. */
 static inline int32_t plan_base(const plan *p, int32_t b) {

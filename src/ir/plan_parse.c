@@ -251,7 +251,7 @@ static void loop_text(parser *p) {
         } while (read_accept(r, ","));
         read_expect(r, ")");
     }
-    x.overlaps = x.kind == PSTEP_LOOP && read_accept(r, "overlap");
+    if (x.kind == PSTEP_LOOP && read_accept(r, "overlap")) x.overlaps = (int)read_int_in(r, 1, 64, "a number of iterations");
     x.rings = rings.at, x.n_rings = rings.n;
     open_step(p, x);
 }

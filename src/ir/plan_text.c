@@ -112,7 +112,9 @@ static void print_rings(const plan *p, const pstep *x, int indent, str *out) {
         str_addf(out, "%sb%d stride=", i ? ", " : " ring(", x->rings[i].buf);
         ext_print(p->params, x->rings[i].stride, false, out);
     }
-    str_addf(out, "%s%s {\n", x->n_rings ? ")" : "", x->overlaps ? " overlap" : "");
+    if (x->n_rings) str_add(out, ")");
+    if (x->overlaps) str_addf(out, " overlap %d", x->overlaps);
+    str_add(out, " {\n");
 }
 
 static void print_steps(const plan *p, str *out) {

@@ -18,6 +18,7 @@ void mem_unread(plan *p);
 /* steps.c: plan.steps. All launches in their order, or as control flow has them; many: in a loop over the steps of tn_run_n;
  * overlap: whose iterations may overlap, where the device is a GPU and they leave each other nothing. After recipes. */
 void mem_steps(plan *p, bool many, bool overlap);
+bool mem_may_overlap(const plan *p);
 /* pack.c: lifetimes, then offsets: largest first, lowest free place. After mem_steps.
  *
  * roomy: where temporaries of so many bytes in all share no place, launches that need nothing of each other share none, so that

@@ -292,10 +292,11 @@ void mem_pack(plan *p, int64_t roomy) {
     bool fits = x.places <= roomy / PLAN_ALIGN && p->kernels.n <= MOST_LAUNCHES;
     spread apart = { 0 };
     pstep *loop = plan_loop(p);
-    if (loop) loop->overlaps &= fits;
-    bool overlaps = loop && loop->overlaps;
+    bool overlaps = fits && loop && loop->overlaps;
     if (overlaps) apart.reach = p->kernels.n;
     place_all(p, &x, &apart);
+    if (loop) loop->overlaps = overlaps;
+    while (overlaps && loop->overlaps < PLAN_MOST_LANES && 2 * loop->overlaps * p->temp_bytes <= roomy) loop->overlaps *= 2;
     if (!fits || overlaps) return;
     int64_t most = MOST_SPREAD * p->temp_bytes;
     find_order(p, &apart);

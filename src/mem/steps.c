@@ -2,11 +2,10 @@
  * Out: plan.steps, in the plan's arena. Those of control flow are sched's. */
 #include "mem/mem.h"
 
-/* What a step leaves to the next one: then they run one after the other. */
-static bool has_updates(const graph *g) {
-    for (int i = 0; i < g->outputs.n; i++)
-        if (g->outputs.at[i].state) return true;
-    return false;
+bool mem_may_overlap(const plan *p) {
+    for (int i = 0; i < p->g->outputs.n; i++)
+        if (p->g->outputs.at[i].state) return false; /* a step leaves it to the next one */
+    return plan_is_for_gpus(p) && !plan_has_control(p);
 }
 
 static pstep loop_of_run(const plan *p) {
@@ -28,5 +27,5 @@ void mem_steps(plan *p, bool many, bool overlap) {
     VEC_PUSH(p->a, &p->steps, (pstep){ 0 });
     memmove(p->steps.at + 1, p->steps.at, sizeof *p->steps.at * (size_t)(p->steps.n - 1));
     p->steps.at[0] = loop_of_run(p);
-    p->steps.at[0].overlaps = overlap && !old && plan_is_for_gpus(p) && !has_updates(p->g);
+    p->steps.at[0].overlaps = overlap && !old && mem_may_overlap(p);
 }

@@ -35,13 +35,16 @@ typedef struct instance { /* of a graph; kept with its graph where numbers of th
     size_t room;
     int first, n;   /* .. those of the list's launches */
     uint64_t sizes; /* l.sizes that it was made or changed for */
+    int lanes;      /* of l.places */
 } instance;
 
-enum { ONE_STEP, MANY_STEPS, LOOP, N_GRAPHS };
+/* Of one step, of UNROLL steps and of a loop; the last two with a form where arguments have places of their own: what waits
+ * for what is another there. That of one step waits for all that it might have to, wherever arguments are. */
+enum { ONE_STEP, MANY_STEPS, LOOP, MANY_STEPS_APART, LOOP_APART, N_GRAPHS };
 struct list {
     gpu_list l; /* kernels: functions; at: device addresses */
     cuda *dev;
-    instance graph[N_GRAPHS]; /* of one step, of UNROLL steps and of a loop, for l.version == built */
+    instance graph[N_GRAPHS]; /* for l.version == built */
     cu_pointer counter;       /* of the loop: turns left, step; behind it a step of each slot that moves */
     uint64_t built;
 };
@@ -495,8 +498,8 @@ static tn_status cuda_launch(list *l, const device_launch *what, err *e) {
     return rc ? fail(d, e, "cuFuncSetAttribute", rc) : TN_OK;
 }
 static tn_status cuda_copy(list *l, int dst_slot, size_t dst_offset, int src_slot, size_t src_offset, size_t size, err *e) {
-    return gpu_list_copy(&l->l, (device_arg){ dst_slot, dst_offset, size, true },
-                         (device_arg){ src_slot, src_offset, size, false }, size, e);
+    return gpu_list_copy(&l->l, (device_arg){ dst_slot, dst_offset, size, true, 0 },
+                         (device_arg){ src_slot, src_offset, size, false, 0 }, size, e);
 }
 static tn_status cuda_loop(list *l, err *e) { return gpu_list_loop(&l->l, e); }
 static tn_status cuda_repeat(list *l, const device_trips *what, err *e) { return gpu_list_repeat(&l->l, what, e); }
@@ -507,6 +510,7 @@ static tn_status cuda_end(list *l, err *e) { return gpu_list_end(&l->l, e); }
 static tn_status cuda_seal(list *l, err *e) { return gpu_list_seal(&l->l, e); }
 static void cuda_bind(list *l, int slot, buffer *b, size_t offset) { gpu_list_bind(&l->l, slot, b, b->at + offset); }
 static void cuda_ring(list *l, int slot, size_t stride, int64_t length) { gpu_list_ring(&l->l, slot, stride, length); }
+static void cuda_places(list *l, const device_places *places) { gpu_list_places(&l->l, places); }
 static void cuda_sizes(list *l, const int64_t *blocks, const int64_t *rows) { gpu_list_sizes(&l->l, blocks, rows); }
 static void cuda_start(list *l, int64_t step) { l->l.start = step; }
 
@@ -636,6 +640,7 @@ static int add_to_chain(void *ud, int from, int to, int64_t step) {
 static int instantiate(list *l, instance *x, cu_object graph, cu_object *nodes, size_t room) {
     cuda *d = l->dev;
     int rc = d->cu.cuGraphInstantiate(&x->made, graph, 0);
+    x->lanes = l->l.places ? l->l.places->lanes : 0;
     if (!rc && l->l.sizes) x->source = graph, x->nodes = nodes, x->room = room, x->sizes = l->l.sizes;
     return rc;
 }
@@ -655,7 +660,10 @@ static tn_status make_graph(list *l, int steps, instance *out, err *e) {
     cuda *d = l->dev;
     cu_object graph = NULL;
     gpu_order order;
+    const device_places *places = l->l.places;
+    if (steps == 1) l->l.places = NULL;
     tn_status st = gpu_list_order(&l->l, steps, &order, e);
+    l->l.places = places;
     if (st) return st;
     size_t n = (size_t)order.n;
     cu_object *nodes = mem_alloc(d->mem, 2 * n * sizeof *nodes);
@@ -673,12 +681,13 @@ static tn_status make_graph(list *l, int steps, instance *out, err *e) {
 static void patch_graph(list *l, int which) {
     cuda *d = l->dev;
     instance *x = &l->graph[which];
+    if (x->made && l->l.places && which != ONE_STEP && x->lanes != l->l.places->lanes) drop_graph(d, x);
     if (!x->made || x->sizes == l->l.sizes) return;
     int rc = x->nodes && d->cu.cuGraphExecKernelNodeSetParams ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
     for (int k = 0; k < x->n && !rc; k++) {
         const gpu_node *n = &l->l.nodes[k % l->l.n_nodes];
         arguments a;
-        rc = fill_arguments(l, n, k / l->l.n_nodes, which == LOOP, &a);
+        rc = fill_arguments(l, n, k / l->l.n_nodes, which == LOOP || which == LOOP_APART, &a);
         cu_kernel_node to = kernel_node(n->kernel, n->grid_blocks, n->block_threads, n->shared, a.at);
         if (!rc) rc = d->cu.cuGraphExecKernelNodeSetParams(x->made, x->nodes[x->first + k], &to);
     }
@@ -793,8 +802,9 @@ static int64_t run_loop(list *l, int64_t steps, err *e) {
                                     : n * UNROLL > LOOPED                           ? UNROLL
                                                                                     : LOOPED / n;
     if (steps < 4 * at_once || !gpu_loop_fits(&l->l) || !loops(d)) return 0;
-    patch_graph(l, LOOP);
-    if (!l->graph[LOOP].made && make_loop(l, at_once, &l->graph[LOOP], e)) {
+    int which = l->l.places ? LOOP_APART : LOOP;
+    patch_graph(l, which);
+    if (!l->graph[which].made && make_loop(l, at_once, &l->graph[which], e)) {
         pthread_mutex_lock(&d->lock);
         d->loops = -1; /* what cannot be made once cannot be made twice; the other ways do the work */
         pthread_mutex_unlock(&d->lock);
@@ -802,7 +812,7 @@ static int64_t run_loop(list *l, int64_t steps, err *e) {
     }
     int64_t state[2] = { steps / at_once, l->l.start };
     if (d->cu.cuMemcpyHtoDAsync(l->counter, state, sizeof state, d->stream)) return 0;
-    return d->cu.cuGraphLaunch(l->graph[LOOP].made, d->stream) ? 0 : state[0] * at_once;
+    return d->cu.cuGraphLaunch(l->graph[which].made, d->stream) ? 0 : state[0] * at_once;
 }
 
 /* Whether a graph pays and can be made: several kernels, no copies, none that does nothing. */
@@ -828,8 +838,9 @@ static tn_status run_steps(list *l, int64_t steps, err *e) {
     for (int i = MANY_STEPS; i >= ONE_STEP && !st; i--) { /* many steps at once, then the rest */
         int at_once = i == MANY_STEPS ? UNROLL : 1, pays = l->l.sizes && i == MANY_STEPS ? 4 * at_once : at_once;
         if (steps - step < pays || (i == MANY_STEPS && (control || l->l.n_nodes * UNROLL > MAX_NODES))) continue;
-        instance *x = &l->graph[i];
-        patch_graph(l, i);
+        int which = i == MANY_STEPS && l->l.places ? MANY_STEPS_APART : i;
+        instance *x = &l->graph[which];
+        patch_graph(l, which);
         if (!x->made) st = control ? make_chain(l, x, e) : make_graph(l, at_once, x, e);
         for (; !st && !rc && steps - step >= at_once; step += at_once) rc = d->cu.cuGraphLaunch(x->made, d->stream);
         if (rc) st = fail(d, e, "a launch", rc);
@@ -1003,6 +1014,7 @@ const device_api device_cuda = {
     .seal = cuda_seal,
     .bind = cuda_bind,
     .ring = cuda_ring,
+    .places = cuda_places,
     .sizes = cuda_sizes,
     .start = cuda_start,
     .discard = cuda_discard,

@@ -73,7 +73,15 @@ typedef struct device_arg {
     int slot;
     size_t offset, size;
     bool written;
+    int place; /* GPU: of device_places, from 1 on, where there are any; 0: it stays at offset */
 } device_arg;
+/* Where arguments are in what is bound to their slot. Iteration i of a loop has them (i % lanes) * stride bytes further on:
+ * iterations in different lanes have nothing in common there. */
+typedef struct device_places {
+    const struct device_place { size_t offset, size; } * at;
+    int lanes;
+    size_t stride;
+} device_places;
 /* A matrix of 2-byte elements that fills an argument: code copies boxes of so many rows and 128 bytes of it (device_caps.bulk).
  */
 typedef struct device_map {
@@ -186,8 +194,11 @@ typedef struct device_api {
     void (*bind_host)(list *l, int slot, void *ptr); /* only with caps.host_memory */
     /* Iteration i of the loop finds what is bound to the slot (i % length) * stride bytes further on. */
     void (*ring)(list *l, int slot, size_t stride, int64_t length);
+    /* GPU: where arguments that have a place are from now on, NULL: where they were recorded. It stays the caller's, and is
+     * read until the next call. Function NULL where launches have no shape. */
+    void (*places)(list *l, const device_places *places);
     /* GPU: how many thread blocks each launch has from now on, in the order of the list: [launches], and the numbers that
-     * launches choose from. NULL where launches have no shape. Nothing is allocated. */
+     * launches choose from; behind the call of places for these sizes. NULL likewise. Nothing is allocated. */
     void (*sizes)(list *l, const int64_t *blocks, const int64_t *rows);
     void (*start)(list *l, int64_t step); /* the first iteration of later submits, 0 at first */
     void (*discard)(list *l);

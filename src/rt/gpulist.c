@@ -126,7 +126,7 @@ static tn_status take_window(gpu_list *l, const device_window *w, err *e) {
 tn_status gpu_list_repeat(gpu_list *l, const device_trips *what, err *e) {
     static const device_trips endless = { .times = -1, .count = -1 };
     const device_trips *t = what ? what : &endless;
-    device_arg count = { t->count, t->count_offset, sizeof(int64_t), false };
+    device_arg count = { t->count, t->count_offset, sizeof(int64_t), false, 0 };
     gpu_node *n = NULL;
     tn_status st = open_node(l, GPU_REPEAT, t->count >= 0 ? &count : NULL, &n, e);
     if (st) return st;
@@ -143,12 +143,12 @@ tn_status gpu_list_leave(gpu_list *l, int slot, size_t offset, err *e) {
     gpu_node *n;
     for (int i = 0; i < l->n_open; i++) inside |= l->nodes[l->open_at[i]].kind == GPU_REPEAT;
     if (!inside) return err_set(e, TN_ERR_INVAL, "a leave outside of any repeat");
-    return add(l, GPU_LEAVE, &(device_arg){ slot, offset, 1, false }, 1, &n, e);
+    return add(l, GPU_LEAVE, &(device_arg){ slot, offset, 1, false, 0 }, 1, &n, e);
 }
 
 tn_status gpu_list_branch(gpu_list *l, int slot, size_t offset, err *e) {
     gpu_node *n = NULL;
-    tn_status st = open_node(l, GPU_BRANCH, &(device_arg){ slot, offset, 1, false }, &n, e);
+    tn_status st = open_node(l, GPU_BRANCH, &(device_arg){ slot, offset, 1, false, 0 }, &n, e);
     if (st == TN_OK) n->otherwise = -1;
     return st;
 }
@@ -207,8 +207,10 @@ void gpu_list_ring(gpu_list *l, int slot, size_t stride, int64_t length) {
     s->stride = stride, s->length = length;
 }
 
+void gpu_list_places(gpu_list *l, const device_places *places) { l->places = places; }
+
 void gpu_list_sizes(gpu_list *l, const int64_t *blocks, const int64_t *rows) {
-    bool same = true;
+    bool same = !l->places;
     for (int i = 0, launch = 0; i < l->n_nodes; i++) {
         gpu_node *n = &l->nodes[i];
         if (n->kind != GPU_LAUNCH) continue;
@@ -253,7 +255,9 @@ bool gpu_loop_fits(const gpu_list *l) {
 
 uint64_t gpu_list_place(const gpu_list *l, const device_arg *a, int64_t step) {
     const gpu_slot *s = &l->slots[a->slot];
-    return s->at + a->offset + s->stride * (uint64_t)((l->start + step) % s->length);
+    const device_places *p = a->place ? l->places : NULL;
+    uint64_t offset = p ? p->at[a->place - 1].offset + p->stride * (uint64_t)(step % p->lanes) : a->offset;
+    return s->at + offset + s->stride * (uint64_t)((l->start + step) % s->length);
 }
 
 /* ---- the host's way through a list ---- */
@@ -263,7 +267,7 @@ void gpu_list_move(gpu_list *l, const gpu_node *repeat, int64_t i, int64_t step)
         const device_window *w = &repeat->windows[k];
         gpu_slot *to = &l->slots[w->slot];
         to->handle = l->slots[w->of].handle;
-        to->at = gpu_list_place(l, &(device_arg){ w->of, w->offset, 0, false }, step) + w->stride * (uint64_t)i;
+        to->at = gpu_list_place(l, &(device_arg){ w->of, w->offset, 0, false, 0 }, step) + w->stride * (uint64_t)i;
     }
 }
 void gpu_list_rewind(gpu_list *l, int64_t step) {
@@ -346,10 +350,15 @@ int gpu_list_unrolled(const gpu_list *l, int most) {
 enum { MAX_SEARCHED = 1024 /* launches; of more, each waits for the one before */ };
 static const double PAYS = 0.75; /* longest path, of the length of a row */
 
+static size_t size_of(const gpu_list *l, const device_arg *a) {
+    return a->place && l->places ? l->places->at[a->place - 1].size : a->size;
+}
+
 static bool same_bytes(const gpu_list *l, const device_arg *x, int64_t step_x, const device_arg *y, int64_t step_y) {
-    if (!x->size || !y->size || l->slots[x->slot].handle != l->slots[y->slot].handle) return false;
+    size_t n = size_of(l, x), m = size_of(l, y);
+    if (!n || !m || l->slots[x->slot].handle != l->slots[y->slot].handle) return false;
     uint64_t a = gpu_list_place(l, x, step_x), b = gpu_list_place(l, y, step_y);
-    return a < b + y->size && b < a + x->size;
+    return a < b + m && b < a + n;
 }
 
 static bool must_wait(const gpu_list *l, int late, int early) {

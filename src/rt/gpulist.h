@@ -61,11 +61,12 @@ typedef struct gpu_list { /* the first member of a device's list */
     int n_runs;            /* launches and copies among them */
     int open_at[GPU_OPEN]; /* repeats and branches that have not ended */
     int n_open;
-    uint64_t version; /* of bindings and rings; never 0 */
-    uint64_t sizes;   /* how often numbers of thread blocks, or others that launches are given, have changed */
-    int64_t start;    /* the first step of a submit */
-    bool loops;       /* all nodes are repeated */
-    bool open;        /* .. and there may be more of them */
+    uint64_t version;            /* of bindings and rings; never 0 */
+    uint64_t sizes;              /* how often numbers of thread blocks, or others that launches are given, have changed */
+    const device_places *places; /* of arguments that have one; NULL: they are where they were recorded */
+    int64_t start;               /* the first step of a submit */
+    bool loops;                  /* all nodes are repeated */
+    bool open;                   /* .. and there may be more of them */
     bool sealed;
 } gpu_list;
 
@@ -86,6 +87,7 @@ tn_status gpu_list_seal(gpu_list *l, err *e);
 tn_status gpu_list_ready(const gpu_list *l, int64_t steps, err *e); /* sealed, all slots bound; so many steps are possible */
 tn_status gpu_list_profile(const gpu_list *l, int n, err *e);       /* ready, and of n operations */
 void gpu_list_bind(gpu_list *l, int slot, void *handle, uint64_t at);
+void gpu_list_places(gpu_list *l, const device_places *places);
 void gpu_list_sizes(gpu_list *l, const int64_t *blocks, const int64_t *rows);
 void gpu_list_ring(gpu_list *l, int slot, size_t stride, int64_t length);
 bool gpu_slot_moves(const gpu_slot *s);

@@ -282,6 +282,7 @@ static void null_bind(list *l, int slot, buffer *b, size_t offset) {
 }
 
 static void null_ring(list *l, int slot, size_t stride, int64_t length) { (void)l, (void)slot, (void)stride, (void)length; }
+static void null_places(list *l, const device_places *places) { (void)l, (void)places; }
 static void null_sizes(list *l, const int64_t *blocks, const int64_t *rows) { (void)l, (void)blocks, (void)rows; }
 static void null_start(list *l, int64_t step) { (void)l, (void)step; }
 
@@ -321,9 +322,9 @@ static tn_status null_profile(list *l, const int *repeats, device_span *out, int
         .map = null_map, .adopt = null_adopt, .follow = null_follow, .upload = null_upload, .download = null_download,         \
         .build = null_build, .drop = null_drop, .find = null_find, .record = null_record, .launch = null_launch,               \
         .copy = null_copy, .loop = null_loop, .repeat = null_repeat, .leave = null_leave, .branch = null_branch,               \
-        .otherwise = null_otherwise, .end = null_end, .seal = null_seal, .ring = null_ring, .sizes = null_sizes,               \
-        .start = null_start, .bind = null_bind, .bind_host = null_bind_host, .discard = null_discard, .submit = null_submit,   \
-        .wait = null_wait, .profile = null_profile,                                                                            \
+        .otherwise = null_otherwise, .end = null_end, .seal = null_seal, .ring = null_ring, .places = null_places,             \
+        .sizes = null_sizes, .start = null_start, .bind = null_bind, .bind_host = null_bind_host, .discard = null_discard,     \
+        .submit = null_submit, .wait = null_wait, .profile = null_profile,                                                     \
     }
 
 const device_api device_null = NULL_DEVICE("null", null_open, null_get_caps),

@@ -416,8 +416,8 @@ static tn_status opencl_launch(list *l, const device_launch *what, err *e) {
     return rc ? fail(e, "clCreateKernel", rc) : TN_OK;
 }
 static tn_status opencl_copy(list *l, int dst_slot, size_t dst_offset, int src_slot, size_t src_offset, size_t size, err *e) {
-    return gpu_list_copy(&l->l, (device_arg){ dst_slot, dst_offset, size, true },
-                         (device_arg){ src_slot, src_offset, size, false }, size, e);
+    return gpu_list_copy(&l->l, (device_arg){ dst_slot, dst_offset, size, true, 0 },
+                         (device_arg){ src_slot, src_offset, size, false, 0 }, size, e);
 }
 static tn_status opencl_loop(list *l, err *e) { return gpu_list_loop(&l->l, e); }
 static tn_status opencl_repeat(list *l, const device_trips *what, err *e) { return gpu_list_repeat(&l->l, what, e); }
@@ -428,6 +428,7 @@ static tn_status opencl_end(list *l, err *e) { return gpu_list_end(&l->l, e); }
 static tn_status opencl_seal(list *l, err *e) { return gpu_list_seal(&l->l, e); }
 static void opencl_bind(list *l, int slot, buffer *b, size_t offset) { gpu_list_bind(&l->l, slot, b->object, offset); }
 static void opencl_ring(list *l, int slot, size_t stride, int64_t length) { gpu_list_ring(&l->l, slot, stride, length); }
+static void opencl_places(list *l, const device_places *places) { gpu_list_places(&l->l, places); }
 static void opencl_sizes(list *l, const int64_t *blocks, const int64_t *rows) { gpu_list_sizes(&l->l, blocks, rows); }
 static void opencl_start(list *l, int64_t step) { l->l.start = step; }
 
@@ -442,7 +443,8 @@ static int32_t set_arguments(list *l, gpu_node *n, int64_t step) {
         cl_object object = s->handle;
         uint64_t at = gpu_list_place(&l->l, &n->args[i], step);
         if (all) rc = d->cl.clSetKernelArg(n->kernel, (uint32_t)i * 2, sizeof object, &object);
-        if ((all || s->stride || s->window) && !rc) rc = d->cl.clSetKernelArg(n->kernel, (uint32_t)i * 2 + 1, sizeof at, &at);
+        if ((all || s->stride || s->window || n->args[i].place) && !rc)
+            rc = d->cl.clSetKernelArg(n->kernel, (uint32_t)i * 2 + 1, sizeof at, &at);
     }
     for (int i = 0; i < n->n_rows && !rc; i++)
         rc = d->cl.clSetKernelArg(n->kernel, (uint32_t)(2 * n->n_args + i), sizeof n->rows[i].value, &n->rows[i].value);
@@ -605,6 +607,7 @@ const device_api device_opencl = {
     .seal = opencl_seal,
     .bind = opencl_bind,
     .ring = opencl_ring,
+    .places = opencl_places,
     .sizes = opencl_sizes,
     .start = opencl_start,
     .discard = opencl_discard,

@@ -13,29 +13,31 @@ typedef struct own_states { /* what a session, or several, have instead of the p
 struct tn_session {
     tn_program *p;
     buffer *temp, *state, *scratch;
-    int64_t *grids;         /* [kernels] thread blocks of the launches, likewise */
-    bool moved;             /* both are to be brought to the device before the next run; immediate: .sized is made again */
-    buffer *shared;         /* states that no run changes: the program's, or .. */
-    own_states *own_states; /* .. those of this session, since it has set one or shares another's; NULL: the program's */
-    bool unread;            /* shared states that the program does not read may lie as another program reads them */
-    list *list;             /* everything a run does */
-    bool loops;             /* .. so often as a submit says */
-    int64_t *ring;          /* SLOT_RING: see emit/c.c */
-    int64_t *dims, *rows;   /* behind it: the values of the program's dims, -1: not given yet; of all its parameters */
-    int64_t *io_bytes;      /* [n_io] for these dims; NULL: the program has no dims */
-    void **bound;           /* [n_io] host pointers of the next run; NULL = an input that is not bound */
-    void **kept;            /* [n_io] those that tn_session_bind gave, or NULL; a call of tn_run hides them for its run */
-    uint8_t *io_flags;      /* [n_io] of src/api/bind.c */
-    int *by_address;        /* [n_io] slots, likewise */
-    bool of_call;           /* bound has what a call of tn_run bound, not kept */
-    void **spare;           /* [n_io] memory of outputs that nobody bound, and an address for inputs without bytes */
-    buffer **io_buf;        /* [n_io] device memory, on devices that cannot use host pointers; else NULL */
-    buffer **adopted;       /* [n_io] memory of the device that tn_session_bind_device gave, at kept[i]; elements may be NULL */
-    bool *in_place;         /* [n_io] the list uses adopted[i] instead of io_buf[i] */
-    size_t *io_room;        /* [n_io] its bytes: more than one batch of a ring */
-    size_t *io_stride;      /* [n_io] bytes there from step to step */
-    int64_t *trace;         /* [n_io] steps bound by tn_session_bind_trace, or 0 */
-    struct immediate *imm;  /* immediate programs: */
+    int64_t *grids;             /* [kernels] thread blocks of the launches, likewise */
+    struct device_place *place; /* [plan.bufs.n] of temporaries, where steps may overlap: each has memory of its own */
+    device_places places;       /* lanes: 0: they are too large for that */
+    bool moved;                 /* all are to be brought to the device before the next run; immediate: .sized is made again */
+    buffer *shared;             /* states that no run changes: the program's, or .. */
+    own_states *own_states;     /* .. those of this session, since it has set one or shares another's; NULL: the program's */
+    bool unread;                /* shared states that the program does not read may lie as another program reads them */
+    list *list;                 /* everything a run does */
+    bool loops;                 /* .. so often as a submit says */
+    int64_t *ring;              /* SLOT_RING: see emit/c.c */
+    int64_t *dims, *rows;       /* behind it: the values of the program's dims, -1: not given yet; of all its parameters */
+    int64_t *io_bytes;          /* [n_io] for these dims; NULL: the program has no dims */
+    void **bound;               /* [n_io] host pointers of the next run; NULL = an input that is not bound */
+    void **kept;                /* [n_io] those that tn_session_bind gave, or NULL; a call of tn_run hides them for its run */
+    uint8_t *io_flags;          /* [n_io] of src/api/bind.c */
+    int *by_address;            /* [n_io] slots, likewise */
+    bool of_call;               /* bound has what a call of tn_run bound, not kept */
+    void **spare;               /* [n_io] memory of outputs that nobody bound, and an address for inputs without bytes */
+    buffer **io_buf;            /* [n_io] device memory, on devices that cannot use host pointers; else NULL */
+    buffer **adopted;      /* [n_io] memory of the device that tn_session_bind_device gave, at kept[i]; elements may be NULL */
+    bool *in_place;        /* [n_io] the list uses adopted[i] instead of io_buf[i] */
+    size_t *io_room;       /* [n_io] its bytes: more than one batch of a ring */
+    size_t *io_stride;     /* [n_io] bytes there from step to step */
+    int64_t *trace;        /* [n_io] steps bound by tn_session_bind_trace, or 0 */
+    struct immediate *imm; /* immediate programs: */
     struct sized_graph *sized; /* with the dims of the run; NULL: the program has none */
     struct node_place *at;     /* [graph.nodes.n] where each value is: */
     void **own;                /* [graph.nodes.n] memory of this session, or .. */
@@ -69,6 +71,9 @@ tn_status session_queue(tn_session *s);                   /* a run behind what w
 /* dims.c: values of dims. session_set_dims: values[n_dims], -1: not given; all or none are taken. Nothing is allocated. */
 const exts *session_params(const tn_session *s); /* NULL: the program has none */
 tn_status session_set_dims(tn_session *s, const int64_t *values);
+/* Temporaries of so many iterations as fit the arena (with dims: and a GPU's cache) have memory of their own; of none: places
+ * as planned. */
+void session_place_temps(tn_session *s);
 bool session_has_dims(const tn_session *s, const char **out_missing); /* all are given */
 static inline int64_t session_bytes(const tn_session *s, int i) { return s->io_bytes ? s->io_bytes[i] : s->p->io[i].bytes; }
 

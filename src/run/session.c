@@ -45,7 +45,9 @@ static tn_status launch_kernel(tn_session *s, list *l, int i) {
         const pbuf *pb = &p->plan->bufs.at[pk->args[b].buf];
         for (int m = 0; m < of->n; m++)
             if (of->at[m].buf == b) maps[m] = (device_map){ what.n_args, of->at[m].pitch, of->at[m].rows, of->at[m].box_rows };
-        args[what.n_args++] = (device_arg){ pb->slot, (size_t)pb->offset, (size_t)pb->bytes, k->bufs.at[b].kind != KB_IN };
+        int place = s->place && pb->kind == PB_TEMP ? pk->args[b].buf + 1 : 0;
+        args[what.n_args++] =
+            (device_arg){ pb->slot, (size_t)pb->offset, (size_t)pb->bytes, k->bufs.at[b].kind != KB_IN, place };
     }
     what.args = args, what.maps = maps, what.n_maps = of->n;
     if (p->rows) what.rows = p->rows[i].at, what.n_rows = p->rows[i].n;
@@ -136,6 +138,7 @@ tn_status session_record(tn_session *s, bool kernels, list **out) {
     else
         api->bind_host(l, SLOT_RING, s->ring);
     const char *missing;
+    if (s->place && api->places) api->places(l, s->places.lanes ? &s->places : NULL);
     if (s->grids && api->sizes && session_has_dims(s, &missing)) api->sizes(l, s->grids, s->rows);
     for (int i = 0; i < p->n_io; i++) {
         if (s->io_buf && s->io_buf[i]) api->bind(l, SLOT_IO + i, s->io_buf[i], 0);
@@ -185,6 +188,8 @@ static tn_status take_slots(tn_session *s, bool bare) {
     if (!code && !caps.host_memory) set_strides(s);
     if (!code && !caps.host_memory && session_params(s) && p->plan)
         code = take(s, (size_t)p->plan->kernels.n, sizeof *s->grids, &s->grids);
+    if (!code && !caps.host_memory && p->elems) code = take(s, (size_t)p->plan->bufs.n, sizeof *s->place, &s->place);
+    if (!code && s->place && !session_params(s)) session_place_temps(s);
     for (size_t i = 0; i < n && !code; i++) {
         s->ring[n + i] = 1;
         size_t room = (size_t)p->io[i].bytes + !p->io[i].bytes; /* not cleared: an output that is bound leaves it untouched */
@@ -206,13 +211,13 @@ static tn_status check_room(tn_session *s, bool bare) {
     if (p->opts.mode == TN_MODE_IMMEDIATE) return TN_OK;
     for (int i = 0; i < p->n_io && !bare; i++) io += (size_t)p->io[i].bytes;
     int64_t state = p->plan->state_bytes + (p->shared || s->own_states ? 0 : p->plan->shared_bytes);
-    return drive_check_room(p, (size_t)p->plan->temp_bytes, (size_t)state, io, &s->err);
+    return drive_check_room(p, (size_t)plan_temp_room(p->plan), (size_t)state, io, &s->err);
 }
 
 static tn_status take_arenas(tn_session *s) {
     const tn_program *p = s->p;
     const device_api *api = p->dev->api;
-    tn_status code = api->alloc(p->dev, (size_t)p->plan->temp_bytes, &s->temp, &s->err);
+    tn_status code = api->alloc(p->dev, (size_t)plan_temp_room(p->plan), &s->temp, &s->err);
     if (!code) code = api->alloc(p->dev, (size_t)p->plan->state_bytes, &s->state, &s->err);
     if (!code) code = api->alloc(p->dev, p->scratch, &s->scratch, &s->err);
     return code || s->own_states ? code : session_first_states(s);
@@ -228,6 +233,7 @@ void session_close(tn_session *s) {
     if (s->state) p->dev->api->free(p->dev, s->state);
     if (s->scratch) p->dev->api->free(p->dev, s->scratch);
     if (s->grids) mem_free(m, s->grids, (size_t)p->plan->kernels.n * sizeof *s->grids);
+    if (s->place) mem_free(m, s->place, (size_t)p->plan->bufs.n * sizeof *s->place);
     session_leave_states(s);
     for (size_t i = 0; s->spare && i < n; i++) mem_free(m, s->spare[i], (size_t)p->io[i].bytes);
     for (size_t i = 0; s->io_buf && i < n; i++)
@@ -395,6 +401,7 @@ static tn_status submit_remote(tn_session *s, int64_t steps, uint64_t *out_ticke
     const device_api *api = p->dev->api;
     tn_status code = TN_OK;
     int64_t fed, at_once = steps_at_once(s, steps, &fed);
+    if (s->moved && s->place && api->places) api->places(s->list, s->places.lanes ? &s->places : NULL);
     if (s->moved && api->sizes) api->sizes(s->list, s->grids, s->rows);
     s->moved = false;
     for (int i = 0; i < p->n_io && !code; i++) code = make_room(s, i, steps);

@@ -7,8 +7,17 @@
 static unsigned seed = 99;
 static int random_below(int n) { return (int)((seed = seed * 1664525u + 1013904223u) >> 16) % n; }
 
-enum { SLOTS = 3, BYTES = 64, MOST = 24 };
+enum { SLOTS = 3, BYTES = 64, MOST = 24, PLACES = 4 };
 static char memory[SLOTS][BYTES];
+
+/* Places of a random size for steps in so many lanes, 0: none. */
+static const device_places *make_places(int lanes) {
+    static struct device_place at[PLACES];
+    static device_places places;
+    for (int i = 0; i < PLACES; i++) at[i] = (struct device_place){ (size_t)random_below(3) * 8, (size_t)random_below(3) * 8 };
+    places = (device_places){ at, lanes, 16 };
+    return lanes ? &places : NULL;
+}
 
 static gpu_list *make_list(mem m, int nodes, bool ring) {
     err e;
@@ -19,7 +28,7 @@ static gpu_list *make_list(mem m, int nodes, bool ring) {
         gpu_node *n;
         for (int k = 0; k < 3; k++)
             args[k] = (device_arg){ random_below(SLOTS), (size_t)random_below(6) * 8, (size_t)random_below(3) * 8,
-                                    random_below(3) == 0 };
+                                    random_below(3) == 0, random_below(2) * (1 + random_below(PLACES)) };
         device_launch what = {
             .entry = memory, .block_threads = 32, .grid_blocks = 1, .args = args, .n_args = 1 + random_below(3)
         };
@@ -37,10 +46,12 @@ static bool touch(const gpu_list *l, int late, int early) { /* a byte that both 
     for (int i = 0; i < x->n_args; i++)
         for (int j = 0; j < y->n_args; j++) {
             const device_arg *a = &x->args[i], *b = &y->args[j];
+            size_t n = l->places && a->place ? l->places->at[a->place - 1].size : a->size;
+            size_t m = l->places && b->place ? l->places->at[b->place - 1].size : b->size;
             if (!a->written && !b->written) continue;
             if (l->slots[a->slot].handle != l->slots[b->slot].handle) continue;
-            for (size_t p = 0; p < a->size; p++)
-                for (size_t q = 0; q < b->size; q++)
+            for (size_t p = 0; p < n; p++)
+                for (size_t q = 0; q < m; q++)
                     if (gpu_list_place(l, a, late / l->n_nodes) + p == gpu_list_place(l, b, early / l->n_nodes) + q)
                         return true;
         }
@@ -85,6 +96,7 @@ static void test_order(void **state) {
     for (int round = 0; round < 300; round++) {
         counted memory_of = { 0 };
         gpu_list *l = make_list(counted_mem(&memory_of), 1 + random_below(MOST), round % 3 == 0);
+        gpu_list_places(l, make_places(round % 4));
         free_orders += check_order(l, 1);
         free_orders += check_order(l, 3);
         gpu_list_free(l, sizeof *l);
