@@ -801,7 +801,7 @@ static void check_block_races(checker *c, int b) {
     for (reg r = 1; r < (reg)c->k->ins.n && !nest; r++)
         if (ins(c, r)->op == K_LOOP && (ins(c, r)->par == PAR_GRID_THREADS || ins(c, r)->par == PAR_BLOCKS)) nest = r;
     if (c->k->grid_blocks <= 1 && !(nest && ins(c, nest)->par == PAR_GRID_THREADS)) return;
-    if (blocks_apart(c, b)) return;
+    if (!o.elems || blocks_apart(c, b)) return;
     o.of = ARENA_ARRAY(c->k->a, int64_t, o.elems);
     for (int store = 1; store >= 0; store--)
         for (reg r = 1; r < (reg)c->k->ins.n; r++) {

@@ -453,7 +453,8 @@ plan *plan_at(const plan *p, const int64_t *dims) {
         pstep *x = &o->steps.at[i];
         pring *rings = arena_copy(p->a, x->rings, sizeof *rings * (size_t)x->n_rings);
         for (int k = 0; k < x->n_rings; k++) rings[k].stride = ext_of(rings[k].stride, rows);
-        x->times = ext_of(x->times, rows), x->rings = rings;
+        int64_t times = ext_of(x->times, rows);
+        x->times = times || !x->times ? times : -1, x->rings = rings; /* 0: until a leave */
     }
     return o;
 }

@@ -424,7 +424,7 @@ static tn_status cpu_repeat(list *l, const device_trips *what, err *e) {
                            .dst = w->slot,
                            .src = w->of,
                            .src_offset = w->offset,
-                           .size = w->stride,
+                           .size = w->stride_in ? w->stride_at : w->stride,
                            .dst_offset = (size_t)w->stride_in,
                            .depth = depth,
                            .times = what->backward },

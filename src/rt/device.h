@@ -129,10 +129,14 @@ typedef struct device_work {
 typedef struct device_window { /* in iteration i: what is bound to slot of, offset + i * stride bytes further on */
     int slot, of;
     size_t offset, stride;
-    int stride_in; /* 0, or 1 + the slot of an i64 that is the stride, so many bytes further on */
+    /* Where a run gives the stride: 1 + its place among the numbers of `sizes`; with host memory: 1 + the slot of an i64, and
+     * where in it. Else 0. */
+    int stride_row, stride_in;
+    size_t stride_at;
 } device_window;
 typedef struct device_trips {
     int64_t times; /* at most */
+    int times_row; /* where a run gives it: 1 + its place among the numbers of `sizes`; else 0 */
     int count;     /* slot of an i64 that may be less; -1: there is none */
     size_t count_offset;
     bool backward;                /* iterations count down */

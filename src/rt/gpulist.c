@@ -130,7 +130,7 @@ tn_status gpu_list_repeat(gpu_list *l, const device_trips *what, err *e) {
     gpu_node *n = NULL;
     tn_status st = open_node(l, GPU_REPEAT, t->count >= 0 ? &count : NULL, &n, e);
     if (st) return st;
-    n->times = t->times, n->backward = t->backward;
+    n->times = t->times, n->times_row = t->times_row, n->backward = t->backward;
     n->windows = mem_alloc(l->mem, (size_t)t->n_windows * sizeof *n->windows);
     if (!n->windows) return err_set(e, TN_ERR_NOMEM, "out of memory for the %d windows of a loop", t->n_windows);
     n->n_windows = t->n_windows;
@@ -213,6 +213,12 @@ void gpu_list_sizes(gpu_list *l, const int64_t *blocks, const int64_t *rows) {
     bool same = !l->places;
     for (int i = 0, launch = 0; i < l->n_nodes; i++) {
         gpu_node *n = &l->nodes[i];
+        if (n->times_row) same &= n->times == rows[n->times_row - 1], n->times = rows[n->times_row - 1];
+        for (int w = 0; w < n->n_windows; w++) {
+            device_window *x = &n->windows[w];
+            if (x->stride_row)
+                same &= x->stride == (size_t)rows[x->stride_row - 1], x->stride = (size_t)rows[x->stride_row - 1];
+        }
         if (n->kind != GPU_LAUNCH) continue;
         same &= n->grid_blocks == blocks[launch];
         n->grid_blocks = blocks[launch++];

@@ -45,6 +45,7 @@ typedef struct gpu_node {
     int n_rows;
     size_t size;            /* of a copy */
     int64_t times;          /* GPU_REPEAT: at most; -1: until a leave */
+    int times_row;          /* GPU_REPEAT: of device_trips */
     bool backward;          /* GPU_REPEAT: windows begin at the last iteration's place */
     device_window *windows; /* GPU_REPEAT: [n_windows] */
     int n_windows;

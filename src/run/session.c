@@ -83,13 +83,24 @@ static tn_status record_repeat(tn_session *s, list *l, const pstep *x) {
     device_window *w = mem_alloc(s->p->ctx->mem, n * sizeof *w);
     if (!w) return err_set(&s->err, TN_ERR_NOMEM, "out of memory: a session");
     device_trips t = { .times = x->times, .count = -1, .backward = x->backward, .windows = w, .n_windows = x->n_rings };
-    if (!ext_is_lit(x->times)) t.times = ext_hi(p->params, x->times), t.count = SLOT_RING, t.count_offset = row_at(p, x->times);
+    if (!ext_is_lit(x->times)) {
+        t.times = ext_hi(p->params, x->times);
+        if (s->io_buf)
+            t.times_row = 1 + ext_index(x->times);
+        else
+            t.count = SLOT_RING, t.count_offset = row_at(p, x->times);
+    }
     if (x->count >= 0) t.count = p->bufs.at[x->count].slot, t.count_offset = (size_t)p->bufs.at[x->count].offset;
     for (int i = 0; i < x->n_rings; i++) {
         const pbuf *b = &p->bufs.at[x->rings[i].buf], *of = &p->bufs.at[b->window_of];
         ext by = x->rings[i].stride;
-        w[i] = (device_window){ b->slot, of->slot, (size_t)of->offset, (size_t)by, 0 };
-        if (!ext_is_lit(by)) w[i].stride = row_at(p, by), w[i].stride_in = 1 + SLOT_RING;
+        w[i] = (device_window){ .slot = b->slot, .of = of->slot, .offset = (size_t)of->offset };
+        if (ext_is_lit(by))
+            w[i].stride = (size_t)by;
+        else if (s->io_buf)
+            w[i].stride_row = 1 + ext_index(by);
+        else
+            w[i].stride_in = 1 + SLOT_RING, w[i].stride_at = row_at(p, by);
     }
     tn_status code = api->repeat(l, &t, &s->err);
     mem_free(s->p->ctx->mem, w, n * sizeof *w);

@@ -13,14 +13,13 @@ static bool is_symbolic(const graph *g, val v) {
 }
 
 /* Where an op can not have symbolic dims; NULL: it can have those that it has. */
-static const char *needs_literals(const graph *g, val v, bool rows_only) {
+static const char *needs_literals(const graph *g, val v) {
     double count;
     const node *n = graph_get(g, v);
     bool scans = n->op == OP_scan && !ext_is_lit(n->attr[SCAN_LENGTH]), any = scans || is_symbolic(g, v);
     for (int i = 0; i < n->n_in; i++) any = any || is_symbolic(g, n->in[i]);
     if (!any) return NULL;
     if (scans && !graph_splat_value(g, n->in[0], &count)) return "as the length of a scan whose count is computed";
-    if (rows_only && (n->region || op_get((op_code)n->op)->cls == CL_CTRL)) return "in control flow on GPUs";
     for (int i = 0; op_is_scatter((op_code)n->op) && i < n->rank; i++)
         if (i >= n->attr[0] && !ext_is_lit(n->dims[i])) return "from the axis of a scatter on";
     if (n->op == OP_gather && is_symbolic(g, n->in[0])) return "in a gather's table";
@@ -29,10 +28,10 @@ static const char *needs_literals(const graph *g, val v, bool rows_only) {
     return NULL;
 }
 
-static void refuse(const graph *g, bool rows_only) {
+static void refuse(const graph *g) {
     for (val v = 1; v < (val)g->nodes.n; v++) {
         const node *n = graph_get(g, v);
-        const char *what = g->params ? needs_literals(g, v, rows_only) : NULL;
+        const char *what = g->params ? needs_literals(g, v) : NULL;
         if (what)
             guard_fail(g->a->gd, TN_ERR_UNSUPPORTED,
                        "%s (%%%u) is %s%s%s: symbolic dims are not supported %s yet; give the dim a value",
@@ -216,7 +215,7 @@ static void count_unfused(plan *p) {
 }
 
 plan *sched_plan(graph *g, arena *a, const sched_opts *opts) {
-    refuse(g, opts->rows_only);
+    refuse(g);
     const char **materialised = ARENA_ARRAY(a, const char *, g->nodes.n);
     arena scratch;
     arena_child(&scratch, a);

@@ -78,6 +78,45 @@ static tn_tensor recurrent(tn_graph *g, int64_t batch, int64_t length) {
     return tn_nn_cross_entropy(tn_nn_linear(x, WORDS, "head"), tn_input(g, "t", TN_I32, TN_DIMS(batch, length)));
 }
 
+/* An if, a while with a bound, and a scan that computes again, each of the batch's rows. */
+static tn_tensor small_rows; /* what the bodies capture */
+static void scaled(tn_graph *g, void *ud, const tn_tensor *in, tn_tensor *out) {
+    (void)g, (void)ud, (void)in;
+    out[0] = tn_tanh(small_rows);
+}
+static void squared(tn_graph *g, void *ud, const tn_tensor *in, tn_tensor *out) {
+    (void)g, (void)ud, (void)in;
+    out[0] = tn_mul(small_rows, small_rows);
+}
+static void is_small(tn_graph *g, void *ud, const tn_tensor *in, tn_tensor *out) {
+    (void)ud;
+    out[0] = tn_lt(tn_sum(tn_mul(in[0], in[0]), TN_ALL_AXES, 0), tn_full(g, TN_F32, TN_SCALAR, 1e4));
+}
+static void grown(tn_graph *g, void *ud, const tn_tensor *in, tn_tensor *out) {
+    (void)g, (void)ud;
+    out[0] = tn_add(in[0], tn_sin(tn_mul(in[0], small_rows)));
+}
+static void decayed(tn_graph *g, void *ud, const tn_tensor *in, tn_tensor *out) {
+    (void)ud;
+    out[0] = tn_tanh(tn_add(tn_mul(in[0], tn_full(g, TN_F32, TN_SCALAR, 0.5)), in[1]));
+    out[1] = tn_exp(tn_neg(out[0]));
+}
+static tn_tensor branches(tn_graph *g, int64_t batch, int64_t length) {
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(batch, 37)), h = tn_nn_linear(x, 10, "fc1"), out[2];
+    (void)length;
+    small_rows = h;
+    tn_tensor some = tn_gt(tn_sum(x, TN_ALL_AXES, 0), tn_full(g, TN_F32, TN_SCALAR, 0));
+    h = tn_if(some, scaled, squared, NULL, NULL, 1);
+    h = tn_while(g, &h, 1, is_small, grown, NULL, 3, NULL);
+    tn_tensor stack = tn_transpose(tn_reshape(h, TN_DIMS(batch, 5, 2)), 0, 1);
+    tn_tensor first = tn_full(g, TN_F32, TN_DIMS(batch, 2), 0.1);
+    tn_scan(g, &(tn_scan_opts){ .carry = &first, .n_carry = 1, .xs = &stack, .n_xs = 1, .n_ys = 1, .recompute = 1 }, decayed,
+            NULL, out);
+    h = tn_reshape(tn_transpose(out[1], 0, 1), TN_DIMS(batch, 10));
+    h = tn_concat((tn_tensor[]){ h, out[0] }, 2, 1);
+    return tn_nn_cross_entropy(tn_nn_linear(h, CLASSES, "fc2"), tn_input(g, "t", TN_I32, TN_DIMS(batch)));
+}
+
 static const struct {
     const char *name;
     network of;
@@ -87,7 +126,8 @@ static const struct {
                  { "transformer", transformer, true, 1 },
                  { "pictures", pictures, false, 1 },
                  { "by_slices", by_slices, true, 2 },
-                 { "recurrent", recurrent, true, 1 } };
+                 { "recurrent", recurrent, true, 1 },
+                 { "branches", branches, false, 1 } };
 
 static const struct {
     tn_mode mode;
@@ -200,7 +240,8 @@ static void test_training(void **state) {
     for (size_t n = 0; n < COUNT_OF(networks); n++)
         for (size_t m = 0; m < COUNT_OF(modes); m++) {
             tn_program *p;
-            if (networks[n].of == recurrent && (modes[m].mode == TN_MODE_IMMEDIATE || on_device())) continue; /* is refused */
+            if ((networks[n].of == recurrent || networks[n].of == branches) && modes[m].mode == TN_MODE_IMMEDIATE)
+                continue; /* is refused */
             tn_graph *g = training(ctx, n, 0, 0);
             tn_session *s = session_of(g, m, on_device(), &p);
             for (size_t i = 0; i < COUNT_OF(sizes); i++)

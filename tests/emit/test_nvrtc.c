@@ -89,6 +89,8 @@ static void test_random_graphs(void **state) {
         if (!GUARD_TRY(&gd)) fail_msg("seed %d: %s", (int)seed, gd.err.text);
         snprintf(name, sizeof name, "seed %d", (int)seed);
         compile_graph(randcase(&a, seed, &differentiated), &a, (int)(seed % 4), name);
+        const char *control = randcontrol(&a, seed, true);
+        if (seed % 3 == 0) compile_graph(graph_parse(&a, control, strlen(control), name), &a, (int)(seed / 3 % 4), name);
         arena_fini(&a);
     }
 }

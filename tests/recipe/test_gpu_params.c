@@ -143,11 +143,13 @@ static void check_text(const plan *p, arena *a) {
 static int check_graph(size_t which, uint64_t round) {
     arena a;
     guard gd;
-    const char *text = graphs[which].text;
+    bool controls = which == COUNT_OF(graphs); /* a random one */
+    const char *text = controls ? "a random graph" : graphs[which].text;
     char why_not[4096];
     rng random = rng_make(round * 31 + which);
     arena_init(&a, mem_libc(), &gd);
     if (!GUARD_TRY(&gd)) fail_msg("round %d: %s\n%s", (int)round, gd.err.text, text);
+    if (controls) text = randcontrol(&a, round, true);
     graph *g = graph_parse(&a, text, strlen(text), "t");
     tn_compile_opts opts = TN_COMPILE_DEFAULTS;
     opts.fusion = round % 2 ? (int)(round / 2 % 4) : 3, opts.check = 1;
@@ -156,7 +158,7 @@ static int check_graph(size_t which, uint64_t round) {
     check_text(p, &a);
     int chains = 0;
     for (int i = 0; i < p->kernels.n; i++) chains += strstr(p->kernels.at[i].k->name, "_chain") != NULL;
-    for (int i = 0; i < p->kernels.n && graphs[which].by_rows; i++) {
+    for (int i = 0; i < p->kernels.n && !controls && graphs[which].by_rows; i++) {
         str said;
         str_init(&said, &a);
         kernel_print(p->kernels.at[i].k, &said);
@@ -182,9 +184,9 @@ static void test_all(void **state) {
     uint64_t first, n = fuzz_seeds(60, &first) / 10 + 1;
     int chains = 0;
     for (uint64_t round = first; round < first + n; round++)
-        for (size_t i = 0; i < COUNT_OF(graphs); i++) chains += check_graph(i, round);
+        for (size_t i = 0; i <= COUNT_OF(graphs); i++) chains += check_graph(i, round);
     printf("count: %d programs for GPUs with sizes of the run, five sizes each, thread by thread; %d chains\n",
-           (int)(n * COUNT_OF(graphs)), chains);
+           (int)(n * (COUNT_OF(graphs) + 1)), chains);
 }
 
 /* A linear layer and the softmax of its rows are one launch for all batches. */
