@@ -23,10 +23,12 @@ static int only_sum(const kernel *k) {
     return upd;
 }
 
-/* All that operand x reads along row v is constant, and read by nothing else; marks its buffers. */
+/* All that operand x reads along row v is constant, and read by nothing else; marks its buffers. Not what is rounded: many rows
+ * multiply by it in words of bf16, which are made before. */
 static bool mark_bufs(const kernel *k, const operand *x, kvar v, bool *buf) {
     for (reg r = 1; r <= x->value; r++) {
         const kins *in = &k->ins.at[r];
+        if (x->needs[r] && in->op == K_WRAP) return false;
         if (!x->needs[r] || in->op != K_LOAD || !affine_coef(in->idx, v)) continue;
         const kbuf *b = &k->bufs.at[in->buf];
         if (!b->fixed || b->elsewhere || b->panels || in->n_mask || loop_only_load(k, in->buf) != (int)r) return false;
