@@ -2,7 +2,7 @@
  * words of 32 bits: a vector of the four is a byte of each word, which lie so in memory. No byte is widened: a shift brings it
  * to where its bits are taken. In and out: tiled form. */
 #include "loop/build.h"
-#include "loop/loop.h"
+#include "loop/lay_out.h"
 #include "loop/schedule.h"
 
 enum { BYTES = 4 };
@@ -52,7 +52,7 @@ static affine divided(arena *a, affine x, int64_t by) {
     return (affine){ .base = x.base / by, .n = x.n, .t = t };
 }
 
-static const kpanels *layout_of(arena *a, const kpanels *x) {
+const kpanels *loop_joined(arena *a, const kpanels *x) {
     kpanels *o = arena_copy(a, x, sizeof *x);
     int n = x->n_outer + x->n_depth;
     o->loops[o->n_outer++] = (kstep){ x->column.extent / x->width, x->width * x->column.step };
@@ -95,6 +95,6 @@ bool step_join_bytes(kernel **kk, const loop_step *s, str *why) {
         first->idx = divided(k->a, first->idx, BYTES), first->src = TN_I32;
         i += BYTES - 1;
     }
-    b->panels = layout_of(k->a, x), b->dtype = TN_I32, b->elems = kpanels_elems(b->panels);
+    b->panels = loop_joined(k->a, x), b->dtype = TN_I32, b->elems = kpanels_elems(b->panels);
     return true;
 }

@@ -8,4 +8,7 @@ int loop_only_load(const kernel *k, int buf); /* the only instruction that uses 
 /* Lays the buffer out in the order of the loops around that load, `last` (-1: none of them) innermost; or says *why not. */
 bool loop_lay_out(kernel *k, int buf, kvar last, str *why);
 
+/* join_bytes.c: those panels in words of four bytes. */
+const kpanels *loop_joined(arena *a, const kpanels *x);
+
 #endif

@@ -40,6 +40,7 @@ static bool is_free(const kernel *k, const loop_step *s, bool parts) {
     case STEP_bind:
     case STEP_prepack:
     case STEP_lay_out:
+    case STEP_lay_out_table:
     case STEP_tile:
     case STEP_pipeline:
     case STEP_join_bytes:

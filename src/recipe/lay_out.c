@@ -9,7 +9,7 @@
 #include "loop/operand.h"
 #include "recipe/register_tile.h"
 
-enum { MOST_VARS = 28 };
+enum { MOST_VARS = 28, MOST_TABLES = 4 };
 
 /* The only sum, a contraction in f32; 0: there are others. */
 static int only_sum(const kernel *k) {
@@ -37,11 +37,37 @@ static bool mark_bufs(const kernel *k, const operand *x, kvar v, bool *buf) {
     return true;
 }
 
+/* The table of bytes, or of scales, of which a run says the row, that a value is made of and nothing else; -1: it is not. */
+static int table_of(const kernel *k, reg r, bool bytes) {
+    const kins *in = &k->ins.at[r];
+    while (bytes && (in->op == K_CAST || in->op == K_ALU)) in = &k->ins.at[in->a];
+    if (in->op != K_LOAD || !in->dyn || !k->bufs.at[in->buf].fixed || k->bufs.at[in->buf].elsewhere) return -1;
+    return (dtype_size((tn_dtype)in->src) == 1) == bytes && (bytes || in->src == TN_F32) ? in->buf : -1;
+}
+
+/* Rows of a table of bytes, and of their scales, come from the same panels as where all rows are multiplied by. */
+static void lay_out_tables(recipe *r, int64_t width) {
+    const char *words = r->t->n_vector_regs >= 32 ? " words" : "";
+    int bytes[MOST_TABLES], scales[MOST_TABLES], n = 0;
+    for (int i = 1; i < r->k->ins.n; i++) {
+        const kins *mul = &r->k->ins.at[i];
+        if (mul->op == K_STORE && mul->dtype != TN_F32) return; /* what is rounded is not multiplied in panels */
+        if (mul->op != K_ALU || mul->alu != OP_mul || n == MOST_TABLES) continue;
+        int q = table_of(r->k, mul->a, true), scale = table_of(r->k, mul->b, false);
+        if (q >= 0 && scale >= 0) bytes[n] = q, scales[n++] = scale;
+    }
+    for (int i = 0; i < n; i++)
+        if (recipe_try(r, "lay_out_table b%d %lld%s", bytes[i], (long long)width,
+                       r->k->bufs.at[bytes[i]].dtype == TN_U8 ? words : ""))
+            recipe_try(r, "lay_out_table b%d %lld", scales[i], (long long)width);
+}
+
 void recipe_lay_out(recipe *r) {
     const kernel *k = r->k;
     int upd = r->t->no_panels == PANELS_NEVER || k->vars.n > MOST_VARS ? 0 : only_sum(k);
     kvar v = upd ? recipe_result_row(k) : -1;
     int64_t width = PANEL_VECTORS * r->t->vector_bytes / (int64_t)sizeof(float);
+    if (r->t->no_panels != PANELS_NEVER && k->vars.n <= MOST_VARS) lay_out_tables(r, width);
     if (v < 0 || k->vars.at[v].extent % width || k->vars.at[v].role.lanes > 1) return;
     for (int side = 0; side < 2; side++) {
         operand x, other;

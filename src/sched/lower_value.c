@@ -10,6 +10,17 @@
 /* ---- buffers and addresses ---- */
 
 enum { LARGE = 1 << 20 /* bytes */ };
+/* Several read it, and not only rows that a run names, or in a shape of their own: in the order in which it lies. */
+static bool is_elsewhere(const graph *g, val v) {
+    int n = graph_n_uses(g, v), others = n;
+    for (uint32_t i = graph_get(g, v)->first_use; i; i = g->uses.at[i - 1].next) {
+        const use *u = &g->uses.at[i - 1];
+        int op = graph_get(g, u->user)->op;
+        others -= op == OP_reshape || (op == OP_gather && u->slot == 0);
+    }
+    return n > 1 && others > 0;
+}
+
 int lower_arg(lower *w, int32_t plan_buf, bool write) {
     for (int i = 0; i < w->args.n; i++)
         if (w->args.at[i].buf == plan_buf) {
@@ -23,7 +34,7 @@ int lower_arg(lower *w, int32_t plan_buf, bool write) {
     return kernel_buf(w->k, (kbuf){ .dtype = p->dtype,
                                     .kind = write ? KB_OUT : KB_IN,
                                     .fixed = fixed,
-                                    .elsewhere = fixed && p->bytes > LARGE && graph_n_uses(w->g, p->node) > 1,
+                                    .elsewhere = fixed && p->bytes > LARGE && is_elsewhere(w->g, p->node),
                                     .loose = plan_is_loose(w->s->p, p),
                                     .node = p->node,
                                     .elems = graph_elems_ext(w->g, p->node),

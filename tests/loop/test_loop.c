@@ -297,6 +297,8 @@ static const char *random_step(const kernel *k, rng *r, arena *a) {
         return arena_printf(a, "%s %s", name, v);
     case STEP_lay_out:
         return arena_printf(a, "%s b%d %s", name, b, v);
+    case STEP_lay_out_table:
+        return arena_printf(a, "%s b%d %d%s", name, b, size, rng_chance(r, 0.5) ? " words" : "");
     case STEP_prepack:
     case STEP_join_bytes:
     case STEP_prefetch_results:

@@ -317,14 +317,28 @@ static void test_streams(void **state) {
 
 enum { GROUP = 32 };
 
-/* m rows times weights of 8 or 4 bits with a scale for each group of 32, which lie as [k,n] or (across) [n,k]. */
-static tn_graph *grouped(tn_ctx *ctx, int bits, int m, int k, int n, bool across) {
+/* m rows times weights of 8 or 4 bits with a scale for each group of 32, which lie as [k,n] or (across) [n,k]; n_rows: and so
+ * many rows of these, which an input names. */
+static tn_graph *grouped(tn_ctx *ctx, int bits, int m, int k, int n, bool across, int n_rows) {
     int groups = k / GROUP, stored = bits == 4 ? k / 2 : k, half = GROUP / 2;
     tn_graph *g = tn_graph_new(ctx, "groups");
     tn_tensor tx = tn_input(g, "x", TN_F32, bits == 4 ? TN_DIMS(m, groups, 2, half) : TN_DIMS(m, groups, GROUP));
     tn_tensor q = tn_state(g, "w", bits == 4 ? TN_U8 : TN_I8, across ? TN_DIMS(n, stored) : TN_DIMS(stored, n), NULL);
     tn_tensor s = tn_state(g, "s", TN_F32, across ? TN_DIMS(n, groups) : TN_DIMS(groups, n), NULL);
     const int64_t of_x[] = { 1, 2, 3 }, of_q[] = { across, across + 1, across + 2 };
+    if (n_rows) {
+        tn_tensor at = tn_input(g, "at", TN_I32, TN_DIMS(n_rows)), row = tn_gather(q, at, 0), scale = tn_gather(s, at, 0);
+        if (bits == 4) {
+            tn_tensor first = tn_slice_axis(tn_iota(g, TN_I32, TN_DIMS(1, 1, 8, 1), 2), 2, 0, 8, 4);
+            row = tn_cast(tn_reshape(row, TN_DIMS(n_rows, groups, 1, half)), TN_I32);
+            row = tn_and(tn_shift_right(row, first), tn_full(g, TN_I32, TN_SCALAR, 15));
+            row = tn_mul(tn_sub_scalar(tn_cast(row, TN_F32), 8), tn_reshape(scale, TN_DIMS(n_rows, groups, 1, 1)));
+        } else {
+            row = tn_mul(tn_cast(tn_reshape(row, TN_DIMS(n_rows, groups, GROUP)), TN_F32),
+                         tn_reshape(scale, TN_DIMS(n_rows, groups, 1)));
+        }
+        tn_output(row, "rows");
+    }
     if (bits == 4) {
         int axis = across ? 2 : 1;
         tn_tensor first =
@@ -371,7 +385,7 @@ static void check_groups(tn_ctx *ctx, int bits, int k, int n, int threads, bool 
     fill_random(&r, TN_F32, x, ROWS * k, -1, 1);
     fill_random(&r, TN_F32, scale, (int64_t)groups * n, 0.001, 0.02);
     for (int i = 0; i < stored * n; i++) w[i] = (uint8_t)rng_between(&r, 0, 255);
-    tn_graph *g = grouped(ctx, bits, 1, k, n, across);
+    tn_graph *g = grouped(ctx, bits, 1, k, n, across, 0);
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
     tn_program *p;
     tn_session *session;
@@ -395,7 +409,7 @@ static void check_groups(tn_ctx *ctx, int bits, int k, int n, int threads, bool 
     assert_int_equal(tn_session_get(session, "w", back, (size_t)stored * (size_t)n), TN_OK);
     assert_memory_equal(back, w, (size_t)stored * (size_t)n);
     if (across && n % 64 == 0) {
-        tn_graph *many = grouped(ctx, bits, ROWS, k, n, across);
+        tn_graph *many = grouped(ctx, bits, ROWS, k, n, across, 0);
         tn_program *q;
         tn_session *sharing;
         o.no_panels = 1;
@@ -410,6 +424,46 @@ static void check_groups(tn_ctx *ctx, int bits, int k, int n, int threads, bool 
     }
     tn_session_free(session), tn_program_free(p), tn_graph_free(g);
     free(x), free(scale), free(w), free(y), free(back);
+}
+
+/* A table of which rows are read, and which all of its rows are multiplied by: one copy of it, in panels. */
+static void test_tables(void **state) {
+    (void)state;
+    enum { K = 96, N = 192, N_ROWS = 4 };
+    static float x[K], scale[N * K / GROUP], y[N], rows[N_ROWS * K];
+    static uint8_t w[N * K];
+    const int at[N_ROWS] = { 0, 191, 77, 500 }; /* the last row in its place */
+    tn_ctx *ctx = tn_ctx_new(NULL);
+    rng r = rng_make(5);
+    fill_random(&r, TN_F32, x, K, -1, 1);
+    fill_random(&r, TN_F32, scale, N * K / GROUP, 0.001, 0.02);
+    for (int i = 0; i < N * K; i++) w[i] = (uint8_t)rng_between(&r, 0, 255);
+    for (int bits = 4; bits <= 8; bits += 4) {
+        tn_graph *g = grouped(ctx, bits, 1, K, N, true, N_ROWS);
+        tn_program *p;
+        tn_session *s;
+        char *text;
+        int stored = bits == 4 ? K / 2 : K;
+        if (tn_compile(g, NULL, &p) || tn_session_new(p, &s)) fail_msg("%s", tn_ctx_error(ctx));
+        assert_int_equal(tn_program_text(p, "schedule", &text), TN_OK);
+        if (!strstr(text, "lay_out_table") || !strstr(text, "lay_out b")) fail_msg("%d bits: not in panels\n%s", bits, text);
+        tn_string_free(ctx, text);
+        assert_int_equal(tn_program_text(p, "plan", &text), TN_OK);
+        if (strstr(text, " copy ")) fail_msg("%d bits: more than one copy\n%s", bits, text);
+        tn_string_free(ctx, text);
+        assert_int_equal(tn_session_set(s, "w", w, (size_t)(N * stored)), TN_OK);
+        assert_int_equal(tn_session_set(s, "s", scale, sizeof scale), TN_OK);
+        assert_int_equal(tn_run(s, TN_BIND({ "x", x }, { "at", (void *)(uintptr_t)at }, { "y", y }, { "rows", rows })), TN_OK);
+        check_result(bits, K, N, true, x, w, scale, y);
+        for (int i = 0; i < N_ROWS * K; i++) {
+            int row = at[i / K] < N ? at[i / K] : N - 1, k = i % K, half = k % GROUP / (GROUP / 2),
+                byte = w[row * stored + (bits == 8 ? k : k / GROUP * (GROUP / 2) + k % (GROUP / 2))],
+                number = bits == 8 ? (int8_t)byte : (half ? byte >> 4 : byte & 15) - 8;
+            assert_true(rows[i] == (float)number * scale[row * (K / GROUP) + k / GROUP]);
+        }
+        tn_session_free(s), tn_program_free(p), tn_graph_free(g);
+    }
+    tn_ctx_free(ctx);
 }
 
 /* m rows times weights of 4 bits in groups of 32, which lie as [k,n] or (across) [n,k]: the same bits for any number of
@@ -477,12 +531,9 @@ static void test_groups(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_same_bits),
-                                        cmocka_unit_test(test_read_once),
-                                        cmocka_unit_test(test_fetches_ahead),
-                                        cmocka_unit_test(test_streams),
-                                        cmocka_unit_test(test_groups),
-                                        cmocka_unit_test(test_shared_groups),
-                                        cmocka_unit_test(test_rows_that_share_sets) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_same_bits),     cmocka_unit_test(test_read_once),
+                                        cmocka_unit_test(test_tables),        cmocka_unit_test(test_fetches_ahead),
+                                        cmocka_unit_test(test_streams),       cmocka_unit_test(test_groups),
+                                        cmocka_unit_test(test_shared_groups), cmocka_unit_test(test_rows_that_share_sets) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
