@@ -20,6 +20,8 @@
 enum {
     UNROLL = 16 /* steps of the long graph */,
     LOOPED = 128 /* launches of a turn of a loop, which itself takes 3 us */,
+    MOVED = 512 /* .. where rings move, at most, */,
+    MOVED_BYTES = 64 << 20 /* and what it keeps of them */,
     MAX_ARGS = 400, /* words of arguments, of which a map has 16: 3.2 of 4 KB */
     MAX_NODES = 4096
 };
@@ -33,9 +35,10 @@ typedef struct instance { /* of a graph; kept with its graph where numbers of th
     cu_object made, source;
     cu_object *nodes; /* [room], NULL: they are not kept; */
     size_t room;
-    int first, n;   /* .. those of the list's launches */
+    int n;          /* .. the first of them are those of the list's launches */
     uint64_t sizes; /* l.sizes that it was made or changed for */
     int lanes;      /* of l.places */
+    int at_once;    /* steps of a turn of a loop */
 } instance;
 
 /* Of one step, of UNROLL steps and of a loop; the last two with a form where arguments have places of their own: what waits
@@ -535,13 +538,14 @@ static int write_map(const cuda *d, gpu_map *m, cu_pointer at) {
     return CUDA_SUCCESS;
 }
 
-/* looped: a step that moves on is where the loop keeps it. */
-static int fill_arguments(const list *l, const gpu_node *n, int64_t step, bool looped, arguments *a) {
+/* at_once: steps of a loop, which keeps what moves; 0: it is none. */
+static int fill_arguments(const list *l, const gpu_node *n, int64_t step, int at_once, arguments *a) {
     int rc = CUDA_SUCCESS;
     for (int i = 0; i < n->n_args; i++) {
         const device_arg *x = &n->args[i];
-        a->value[i] = looped && gpu_slot_moves(&l->l.slots[x->slot]) ? l->counter + gpu_loop_place(&l->l, x->slot) + x->offset
-                                                                     : gpu_list_place(&l->l, x, step);
+        a->value[i] = at_once && gpu_slot_moves(&l->l.slots[x->slot])
+                          ? l->counter + gpu_loop_place(&l->l, x->slot, (int)step, at_once) + x->offset
+                          : gpu_list_place(&l->l, x, step);
         a->at[i] = &a->value[i];
     }
     for (int i = 0; i < n->n_maps && !rc; i++) {
@@ -555,7 +559,7 @@ static int fill_arguments(const list *l, const gpu_node *n, int64_t step, bool l
 static int run_node(list *l, const gpu_node *n, int64_t step) {
     cuda *d = l->dev;
     arguments a;
-    int rc = fill_arguments(l, n, step, false, &a);
+    int rc = fill_arguments(l, n, step, 0, &a);
     if (rc) return rc;
     if (n->kind == GPU_COPY)
         return n->size ? d->cu.cuMemcpyDtoDAsync(a.value[0], a.value[1], n->size, d->stream) : CUDA_SUCCESS;
@@ -596,21 +600,39 @@ static int add_kernel(const cuda *d, cu_object graph, cu_object f, int64_t grid_
     return d->cu.cuGraphAddKernelNode(out, graph, n_before ? before : NULL, (size_t)n_before, &x);
 }
 
-/* A kernel node for each launch of so many steps; those that may overlap do. The first ones wait for so many nodes that are
- * there already. */
+/* What a loop on the device is made of: copies of what moves, in and out, of each step. */
+typedef struct loop_moves {
+    int at_once;
+    cu_object *in; /* [at_once * n_slots]; NULL: the slot does not move in */
+} loop_moves;
+
+/* Those that bring what the launch reads. */
+static int add_moved(const gpu_node *n, const cu_object *in, cu_object *before, int n_before) {
+    for (int i = 0; i < n->n_args; i++) {
+        cu_object move = in[n->args[i].slot];
+        bool new = move != NULL;
+        for (int b = 0; b < n_before && new; b++) new = before[b] != move;
+        if (new) before[n_before++] = move;
+    }
+    return n_before;
+}
+
+/* A kernel node for each launch of so many steps; those that may overlap do. */
 static int add_nodes(list *l, const gpu_order *order, cu_object graph, cu_object *nodes, cu_object *before,
-                     const cu_object *first, int n_first, bool looped) {
+                     const loop_moves *m) {
     cuda *d = l->dev;
     int rc = CUDA_SUCCESS;
     for (int k = 0; k < order->n && !rc; k++) {
         const gpu_node *n = &l->l.nodes[k % l->l.n_nodes];
         int n_before = 0;
         for (int i = order->first[k]; i < order->first[k + 1]; i++) before[n_before++] = nodes[order->before[i]];
+        int step = k / l->l.n_nodes;
         arguments a;
-        rc = fill_arguments(l, n, k / l->l.n_nodes, looped, &a);
+        if (m) n_before = add_moved(n, m->in + step * l->l.n_slots, before, n_before);
+        rc = fill_arguments(l, n, step, m ? m->at_once : 0, &a);
         if (!rc)
-            rc = add_kernel(d, graph, n->kernel, n->grid_blocks, n->block_threads, n->shared, a.at, n_before ? before : first,
-                            n_before ? n_before : n_first, &nodes[k]);
+            rc =
+                add_kernel(d, graph, n->kernel, n->grid_blocks, n->block_threads, n->shared, a.at, before, n_before, &nodes[k]);
     }
     return rc;
 }
@@ -627,7 +649,7 @@ static int add_to_chain(void *ud, int from, int to, int64_t step) {
         const gpu_node *n = &c->l->l.nodes[i];
         arguments a;
         cu_object next;
-        rc = fill_arguments(c->l, n, step, false, &a);
+        rc = fill_arguments(c->l, n, step, 0, &a);
         if (!rc)
             rc = add_kernel(c->l->dev, c->graph, n->kernel, n->grid_blocks, n->block_threads, n->shared, a.at, &c->last,
                             c->last != NULL, &next);
@@ -669,7 +691,7 @@ static tn_status make_graph(list *l, int steps, instance *out, err *e) {
     cu_object *nodes = mem_alloc(d->mem, 2 * n * sizeof *nodes);
     if (!nodes) st = err_set(e, TN_ERR_NOMEM, "out of memory: a graph of %zu launches", n);
     int rc = st ? CUDA_SUCCESS : d->cu.cuGraphCreate(&graph, 0);
-    if (!st && !rc) rc = add_nodes(l, &order, graph, nodes, nodes + n, NULL, 0, false);
+    if (!st && !rc) rc = add_nodes(l, &order, graph, nodes, nodes + n, NULL);
     if (!st && !rc) rc = instantiate(l, out, graph, nodes, 2 * n), out->n = order.n;
     if (graph && !out->source) d->cu.cuGraphDestroy(graph);
     if (!out->nodes) mem_free(d->mem, nodes, 2 * n * sizeof *nodes);
@@ -687,9 +709,9 @@ static void patch_graph(list *l, int which) {
     for (int k = 0; k < x->n && !rc; k++) {
         const gpu_node *n = &l->l.nodes[k % l->l.n_nodes];
         arguments a;
-        rc = fill_arguments(l, n, k / l->l.n_nodes, which == LOOP || which == LOOP_APART, &a);
+        rc = fill_arguments(l, n, k / l->l.n_nodes, x->at_once, &a);
         cu_kernel_node to = kernel_node(n->kernel, n->grid_blocks, n->block_threads, n->shared, a.at);
-        if (!rc) rc = d->cu.cuGraphExecKernelNodeSetParams(x->made, x->nodes[x->first + k], &to);
+        if (!rc) rc = d->cu.cuGraphExecKernelNodeSetParams(x->made, x->nodes[k], &to);
     }
     x->sizes = l->l.sizes;
     if (rc) drop_graph(d, x);
@@ -715,24 +737,56 @@ static bool loops(cuda *d) {
     return can;
 }
 
-/* Copies of the slots that move: into the loop's place before the step, or out of it after. Returns how many. */
-static int add_moves(list *l, cu_object body, bool out, const cu_object *before, int n_before, cu_object *nodes, int *rc) {
+/* Copies a step of a slot into the loop's place for it, or out of it. */
+static int add_move(list *l, cu_object body, int slot, int step, int at_once, bool out, const cu_object *before, int n_before,
+                    cu_object *made) {
     cuda *d = l->dev;
-    int n = 0;
-    for (int i = 0; i < l->l.n_slots && !*rc; i++) {
-        const gpu_slot *s = &l->l.slots[i];
-        if (!gpu_slot_moves(s) || gpu_slot_written(&l->l, i) != out) continue;
-        cu_pointer here = l->counter + gpu_loop_place(&l->l, i), from = out ? here : s->at, to = out ? s->at : here;
-        uint64_t stride = s->stride, length = (uint64_t)s->length;
-        int unit = (stride | s->at) % 16 == 0 ? 2 : (stride | s->at) % 4 == 0 ? 1 : 0;
-        uint64_t count = stride >> 2 * unit;
-        unsigned outward = out;
-        void *at[] = { &l->counter, &from, &to, &stride, &length, &count, &outward };
-        int64_t grid_blocks = (int64_t)((count + 255) / 256);
-        *rc = add_kernel(d, body, d->loop_move[unit], grid_blocks < 1024 ? grid_blocks : 1024, 256, 0, at, before, n_before,
-                         &nodes[n++]);
+    const gpu_slot *s = &l->l.slots[slot];
+    cu_pointer here = l->counter + gpu_loop_place(&l->l, slot, step, at_once), from = out ? here : s->at,
+               to = out ? s->at : here;
+    uint64_t stride = s->stride, length = (uint64_t)s->length, ahead = (uint64_t)step;
+    int unit = (stride | s->at) % 16 == 0 ? 2 : (stride | s->at) % 4 == 0 ? 1 : 0;
+    uint64_t count = stride >> 2 * unit;
+    unsigned outward = out;
+    void *at[] = { &l->counter, &from, &to, &stride, &length, &count, &outward, &ahead };
+    int64_t grid_blocks = (int64_t)((count + 255) / 256);
+    return add_kernel(d, body, d->loop_move[unit], grid_blocks < 1024 ? grid_blocks : 1024, 256, 0, at, before, n_before, made);
+}
+
+static int add_moves_in(list *l, cu_object body, loop_moves *m) {
+    int rc = CUDA_SUCCESS;
+    for (int k = 0; k < m->at_once; k++)
+        for (int i = 0; i < l->l.n_slots && !rc; i++) {
+            if (!gpu_slot_moves(&l->l.slots[i]) || gpu_slot_written(&l->l, i) || !gpu_slot_used(&l->l, i)) continue;
+            rc = add_move(l, body, i, k, m->at_once, false, NULL, 0, &m->in[k * l->l.n_slots + i]);
+        }
+    return rc;
+}
+
+static bool writes_slot(const gpu_node *n, int slot) {
+    for (int i = 0; i < n->n_args; i++)
+        if (n->args[i].slot == slot && n->args[i].written) return true;
+    return false;
+}
+
+/* Of each step when all that write it have run, and behind the one before: a ring may begin again. *n_last: nodes that nothing
+ * waits for, which grow by these. */
+static int add_moves_out(list *l, cu_object body, const cu_object *steps, int at_once, cu_object *before, cu_object *last,
+                         int *n_last) {
+    int rc = CUDA_SUCCESS;
+    for (int i = 0; i < l->l.n_slots; i++) {
+        cu_object move = NULL;
+        if (!gpu_slot_moves(&l->l.slots[i]) || !gpu_slot_written(&l->l, i)) continue;
+        for (int k = 0; k < at_once && !rc; k++) {
+            int n = 0;
+            if (move) before[n++] = move;
+            for (int x = 0; x < l->l.n_nodes; x++)
+                if (writes_slot(&l->l.nodes[x], i)) before[n++] = steps[k * l->l.n_nodes + x];
+            rc = add_move(l, body, i, k, at_once, true, before, n, &move);
+        }
+        last[(*n_last)++] = move;
     }
-    return n;
+    return rc;
 }
 
 /* Nodes that none of the order waits for. */
@@ -746,17 +800,19 @@ static int last_ones(const gpu_order *o, const cu_object *nodes, cu_object *out)
     return n;
 }
 
-/* In, the steps, out, and the kernel that counts. nodes: room for all of them, twice. *out_first: of the steps. */
-static int fill_body(list *l, const gpu_order *order, cu_object body, uint64_t handle, cu_object *nodes, int *out_first) {
+/* Room for the nodes of a loop's steps, for those that others wait for, and for copies in. */
+static size_t loop_nodes(const list *l, int n) { return 3 * (size_t)n + 2 * (size_t)l->l.n_slots + MAX_ARGS; }
+
+/* In, the steps, out, and the kernel that counts. nodes: [loop_nodes], the steps first; m->in: zeros. */
+static int fill_body(list *l, const gpu_order *order, cu_object body, uint64_t handle, cu_object *nodes, loop_moves *m) {
     cuda *d = l->dev;
-    int rc = CUDA_SUCCESS, all = order->n + 2 * l->l.n_slots + 1, n_in = add_moves(l, body, false, NULL, 0, nodes, &rc);
-    cu_object *steps = nodes + n_in, *last = nodes + all, control;
-    if (!rc) rc = add_nodes(l, order, body, steps, last, nodes, n_in, true);
-    int n_last = rc ? 0 : last_ones(order, steps, last);
-    int n_out = rc ? 0 : add_moves(l, body, true, last, n_last, steps + order->n, &rc);
-    for (int i = 0; i < n_out; i++) last[n_last++] = steps[order->n + i];
-    void *at[] = { &handle, &l->counter };
-    *out_first = n_in;
+    cu_object *last = nodes + order->n, *before = last + order->n + l->l.n_slots, control;
+    int rc = add_moves_in(l, body, m);
+    if (!rc) rc = add_nodes(l, order, body, nodes, before, m);
+    int n_last = rc ? 0 : last_ones(order, nodes, last);
+    if (!rc) rc = add_moves_out(l, body, nodes, m->at_once, before, last, &n_last);
+    uint64_t steps = (uint64_t)m->at_once;
+    void *at[] = { &handle, &l->counter, &steps };
     return rc ? rc : add_kernel(d, body, d->loop_control, 1, 1, 0, at, last, n_last, &control);
 }
 
@@ -767,20 +823,23 @@ static tn_status make_loop(list *l, int at_once, instance *out, err *e) {
     uint64_t handle = 0;
     tn_status st = gpu_list_order(&l->l, at_once, &order, e);
     if (st) return st;
-    size_t n = 2 * ((size_t)order.n + 2 * (size_t)l->l.n_slots + 1);
+    size_t n = loop_nodes(l, order.n), n_in = (size_t)at_once * (size_t)l->l.n_slots;
     cu_object *nodes = mem_alloc(d->mem, n * sizeof *nodes);
-    if (!nodes) st = err_set(e, TN_ERR_NOMEM, "out of memory: a graph of %d launches", order.n);
+    loop_moves m = { at_once, mem_alloc(d->mem, n_in * sizeof *m.in) };
+    if (!nodes || !m.in) st = err_set(e, TN_ERR_NOMEM, "out of memory: a graph of %d launches", order.n);
     int rc = st ? CUDA_SUCCESS : d->cu.cuGraphCreate(&graph, 0);
-    if (!st && !rc && !l->counter) rc = d->cu.cuMemAlloc(&l->counter, gpu_loop_place(&l->l, l->l.n_slots));
+    if (!st && !rc && !l->counter) rc = d->cu.cuMemAlloc(&l->counter, gpu_loop_place(&l->l, l->l.n_slots, 0, at_once));
     if (!st && !rc) rc = d->cu.cuGraphConditionalHandleCreate(&handle, graph, d->context, 1, CU_CONDITION_ASSIGN_DEFAULT);
     cu_conditional_node x = {
         .type = CU_GRAPH_NODE_CONDITIONAL, .handle = handle, .kind = CU_CONDITION_WHILE, .size = 1, .context = d->context
     };
     if (!st && !rc) rc = d->cu.cuGraphAddNode(&node, graph, NULL, NULL, 0, &x);
-    if (!st && !rc) rc = fill_body(l, &order, x.bodies[0], handle, nodes, &out->first);
+    if (!st && !rc) rc = fill_body(l, &order, x.bodies[0], handle, nodes, &m);
+    out->at_once = at_once;
     if (!st && !rc) rc = instantiate(l, out, graph, nodes, n), out->n = order.n;
     if (graph && !out->source) d->cu.cuGraphDestroy(graph);
     if (!out->nodes) mem_free(d->mem, nodes, n * sizeof *nodes);
+    mem_free(d->mem, m.in, n_in * sizeof *m.in);
     gpu_order_free(&l->l, &order);
     return rc ? fail(d, e, "a graph with a loop", rc) : st;
 }
@@ -793,18 +852,34 @@ static bool can_be_nodes(const list *l) {
     return true;
 }
 
+/* Steps of a turn: many, so that what each turn takes is little, and steps overlap; of a ring at most a quarter of what is to
+ * be done, with all that moves in memory of its own. */
+static int steps_of_turn(const list *l, int64_t steps) {
+    int n = l->l.n_nodes, at_once = 1;
+    if (!gpu_list_moves(&l->l)) return n * UNROLL > MAX_NODES ? 1 : n * UNROLL > LOOPED ? UNROLL : LOOPED / n;
+    while (2 * at_once <= UNROLL && 2 * at_once * n <= MOVED && 8 * at_once <= steps &&
+           gpu_loop_place(&l->l, l->l.n_slots, 0, 2 * at_once) <= MOVED_BYTES)
+        at_once *= 2;
+    return at_once;
+}
+
 /* As many steps as the loop does; 0 where there is none, or it does not pay. On an H200 a loop of one launch took 3.3 us a step
  * in turns of 16, 3.1 without a loop. */
 static int64_t run_loop(list *l, int64_t steps, err *e) {
     cuda *d = l->dev;
-    if (!can_be_nodes(l) || (l->l.sizes && gpu_list_moves(&l->l))) return 0;
-    int n = l->l.n_nodes, at_once = gpu_list_moves(&l->l) || n * UNROLL > MAX_NODES ? 1
-                                    : n * UNROLL > LOOPED                           ? UNROLL
-                                                                                    : LOOPED / n;
-    if (steps < 4 * at_once || !gpu_loop_fits(&l->l) || !loops(d)) return 0;
-    int which = l->l.places ? LOOP_APART : LOOP;
+    bool moves = gpu_list_moves(&l->l);
+    if (!can_be_nodes(l) || (l->l.sizes && moves)) return 0;
+    int which = l->l.places ? LOOP_APART : LOOP, at_once = steps_of_turn(l, steps);
+    instance *x = &l->graph[which];
+    if (x->made && moves && x->at_once < at_once) { /* more steps than ever before */
+        drop_graph(d, x);
+        d->cu.cuMemFree(l->counter);
+        l->counter = 0;
+    }
+    if (x->made && moves) at_once = x->at_once;
+    if (steps < (x->made && moves ? at_once : 4 * at_once) || !gpu_loop_fits(&l->l) || !loops(d)) return 0;
     patch_graph(l, which);
-    if (!l->graph[which].made && make_loop(l, at_once, &l->graph[which], e)) {
+    if (!x->made && make_loop(l, at_once, x, e)) {
         pthread_mutex_lock(&d->lock);
         d->loops = -1; /* what cannot be made once cannot be made twice; the other ways do the work */
         pthread_mutex_unlock(&d->lock);
@@ -812,7 +887,7 @@ static int64_t run_loop(list *l, int64_t steps, err *e) {
     }
     int64_t state[2] = { steps / at_once, l->l.start };
     if (d->cu.cuMemcpyHtoDAsync(l->counter, state, sizeof state, d->stream)) return 0;
-    return d->cu.cuGraphLaunch(l->graph[which].made, d->stream) ? 0 : state[0] * at_once;
+    return d->cu.cuGraphLaunch(x->made, d->stream) ? 0 : state[0] * at_once;
 }
 
 /* Whether a graph pays and can be made: several kernels, no copies, none that does nothing. */
@@ -910,7 +985,7 @@ static int record_profile(list *l, const int *repeats, cu_object *events, int n)
 /* So many launches behind *last (NULL: at the begin of the graph), which is then the last of them. */
 static int add_repeated(list *l, const gpu_node *node, int times, cu_object graph, cu_object *last) {
     arguments a;
-    int rc = fill_arguments(l, node, 0, false, &a);
+    int rc = fill_arguments(l, node, 0, 0, &a);
     for (int r = 0; r < times && !rc; r++) {
         cu_object next;
         rc = add_kernel(l->dev, graph, node->kernel, node->grid_blocks, node->block_threads, node->shared, a.at, last,

@@ -4,11 +4,12 @@
 #include <stdio.h>
 
 static const char control[] = ".extern .func cudaGraphSetConditional(.param .b64 handle, .param .b32 value);\n"
-                              ".visible .entry control(.param .u64 handle, .param .u64 state) {\n"
-                              "  .reg .u64 %h, %s, %left, %step; .reg .u32 %v; .reg .pred %p;\n"
+                              ".visible .entry control(.param .u64 handle, .param .u64 state, .param .u64 steps) {\n"
+                              "  .reg .u64 %h, %s, %left, %step, %n; .reg .u32 %v; .reg .pred %p;\n"
                               "  ld.param.u64 %h, [handle]; ld.param.u64 %s, [state]; cvta.to.global.u64 %s, %s;\n"
+                              "  ld.param.u64 %n, [steps];\n"
                               "  ld.global.u64 %left, [%s]; ld.global.u64 %step, [%s+8];\n"
-                              "  sub.u64 %left, %left, 1; add.u64 %step, %step, 1;\n"
+                              "  sub.u64 %left, %left, 1; add.u64 %step, %step, %n;\n"
                               "  st.global.u64 [%s], %left; st.global.u64 [%s+8], %step;\n"
                               "  setp.ne.u64 %p, %left, 0; selp.u32 %v, 1, 0, %p;\n"
                               "  { .param .b64 a; .param .b32 b; st.param.b64 [a], %h; st.param.b32 [b], %v; call.uni "
@@ -16,12 +17,13 @@ static const char control[] = ".extern .func cudaGraphSetConditional(.param .b64
                               "  ret;\n}\n";
 
 /* n units from one place to the other; the outer one of both moves on by `stride` bytes a step, and begins again after
- * `length`. */
+ * `length`. It is the one of the step `ahead` of the state's. */
 #define MOVE(unit, load, store)                                                                                                \
     ".visible .entry move" unit "(.param .u64 state, .param .u64 from, .param .u64 to, .param .u64 stride, .param .u64 "       \
-    "length, .param .u64 n, .param .u32 outward) {\n"                                                                          \
+    "length, .param .u64 n, .param .u32 outward, .param .u64 ahead) {\n"                                                       \
     "  .reg .u64 %s, %f, %t, %o, %l, %n, %i, %d, %k, %a; .reg .u32 %x, %y, %z, %v<4>; .reg .pred %p, %q;\n"                    \
-    "  ld.param.u64 %s, [state]; cvta.to.global.u64 %s, %s; ld.global.u64 %o, [%s+8];\n"                                       \
+    "  ld.param.u64 %s, [state]; cvta.to.global.u64 %s, %s; ld.global.u64 %o, [%s+8]; ld.param.u64 %a, [ahead]; add.u64 %o, "  \
+    "%o, %a;\n"                                                                                                                \
     "  ld.param.u64 %l, [length]; rem.u64 %o, %o, %l; ld.param.u64 %l, [stride]; mul.lo.u64 %o, %o, %l;\n"                     \
     "  ld.param.u64 %f, [from]; cvta.to.global.u64 %f, %f; ld.param.u64 %t, [to]; cvta.to.global.u64 %t, %t;\n"                \
     "  ld.param.u32 %x, [outward]; setp.ne.u32 %p, %x, 0; @%p add.u64 %t, %t, %o; @!%p add.u64 %f, %f, %o;\n"                  \

@@ -243,11 +243,18 @@ bool gpu_slot_written(const gpu_list *l, int slot) {
     return false;
 }
 
-uint64_t gpu_loop_place(const gpu_list *l, int i) {
+bool gpu_slot_used(const gpu_list *l, int slot) {
+    for (int n = 0; n < l->n_nodes; n++)
+        for (int i = 0; i < l->nodes[n].n_args; i++)
+            if (l->nodes[n].args[i].slot == slot) return true;
+    return false;
+}
+
+static uint64_t loop_room(const gpu_slot *s) { return gpu_slot_moves(s) ? (s->stride + 255) / 256 * 256 : 0; }
+uint64_t gpu_loop_place(const gpu_list *l, int i, int step, int at_once) {
     uint64_t at = 256;
-    for (int k = 0; k < i; k++)
-        if (gpu_slot_moves(&l->slots[k])) at += (l->slots[k].stride + 255) / 256 * 256;
-    return at;
+    for (int k = 0; k < i; k++) at += loop_room(&l->slots[k]) * (uint64_t)at_once;
+    return i < l->n_slots ? at + loop_room(&l->slots[i]) * (uint64_t)step : at;
 }
 bool gpu_loop_fits(const gpu_list *l) {
     for (int n = 0; n < l->n_nodes; n++)

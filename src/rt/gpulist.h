@@ -118,10 +118,11 @@ typedef struct gpu_walker {
 } gpu_walker;
 int gpu_list_walk(gpu_list *l, int64_t step, const gpu_walker *w, void *ud); /* one step of a submit */
 
-/* A device that repeats one step by itself keeps a step of each slot that moves, one behind the other: what was before the step
- * is copied in, what it wrote out. Where slot i is kept, from the start of 16 bytes for the count; of i = n_slots: how much
- * there is. fits: no launch reaches beyond the step of a slot. */
-uint64_t gpu_loop_place(const gpu_list *l, int i);
+/* A device that repeats `at_once` steps by itself keeps these steps of each slot that moves, one behind the other: what was
+ * before a step is copied in, what it wrote out. Where step `step` of slot i is kept, from the start of 16 bytes for the count;
+ * of i = n_slots: how much there is. fits: no launch reaches beyond the step of a slot. */
+uint64_t gpu_loop_place(const gpu_list *l, int i, int step, int at_once);
+bool gpu_slot_used(const gpu_list *l, int slot); /* by any launch */
 bool gpu_loop_fits(const gpu_list *l);
 
 /* Which launches have to wait for which. Launch k is node k % n_nodes in step k / n_nodes; it waits for before[first[k]] ..

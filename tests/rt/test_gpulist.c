@@ -152,13 +152,17 @@ static void test_loop(void **state) {
     assert_non_null(l = gpu_list_new(mem_libc(), sizeof *l, SLOTS, &e));
     assert_int_equal(gpu_list_launch(l, &what, 64, &n, &e), TN_OK);
     assert_false(gpu_list_moves(l));
-    assert_int_equal(gpu_loop_place(l, SLOTS), 256);
+    assert_int_equal(gpu_loop_place(l, SLOTS, 0, 4), 256);
     gpu_list_ring(l, 0, 24, 5), gpu_list_ring(l, 1, 0, 5), gpu_list_ring(l, 2, 300, 2);
     assert_true(gpu_slot_moves(&l->slots[0]) && !gpu_slot_moves(&l->slots[1]) && gpu_slot_moves(&l->slots[2]));
     assert_true(!gpu_slot_written(l, 0) && !gpu_slot_written(l, 1) && gpu_slot_written(l, 2));
-    assert_int_equal(gpu_loop_place(l, 0), 256);
-    assert_int_equal(gpu_loop_place(l, 2), 512);
-    assert_int_equal(gpu_loop_place(l, SLOTS), 1024);
+    assert_true(gpu_slot_used(l, 0) && !gpu_slot_used(l, 1) && gpu_slot_used(l, 2));
+    assert_int_equal(gpu_loop_place(l, 0, 0, 1), 256);
+    assert_int_equal(gpu_loop_place(l, 2, 0, 1), 512);
+    assert_int_equal(gpu_loop_place(l, SLOTS, 0, 1), 1024);
+    assert_int_equal(gpu_loop_place(l, 0, 2, 3), 256 + 2 * 256); /* three steps of each, one behind the other */
+    assert_int_equal(gpu_loop_place(l, 2, 1, 3), 256 + 3 * 256 + 512);
+    assert_int_equal(gpu_loop_place(l, SLOTS, 0, 3), 256 + 3 * 256 + 3 * 512);
     assert_true(gpu_loop_fits(l));
     gpu_list_ring(l, 0, 23, 5);
     assert_false(gpu_loop_fits(l));
