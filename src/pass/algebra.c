@@ -257,4 +257,4 @@ static val rewrite(graph *g, val v, arena *scratch) {
     return n.n_in == 1 ? unary_rules(g, &n) : n.n_in == 2 ? binary_rules(g, &n) : select_rules(g, &n);
 }
 
-bool pass_algebra(graph *g, arena *scratch) { return rewrite_each(g, scratch, rewrite); }
+bool pass_algebra(graph *g, arena *scratch) { return rewrite_dims(g, scratch, rewrite); }

@@ -57,4 +57,4 @@ static val rewrite(graph *g, val v, arena *scratch) {
     return op_is_move(n.op) || n.op == OP_gather ? widen_later(g, &n) : 0;
 }
 
-bool pass_cast_sink(graph *g, arena *scratch) { return rewrite_each(g, scratch, rewrite); }
+bool pass_cast_sink(graph *g, arena *scratch) { return rewrite_dims(g, scratch, rewrite); }

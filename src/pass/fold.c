@@ -49,7 +49,7 @@ static val fold_splats(graph *g, const node *n, arena *scratch) {
     op_class cls = op_get(n->op)->cls;
     for (int i = 0; i < n->rank; i++) {
         dims[i] = cls == CL_REDUCE && mask_has((uint64_t)n->attr[0], i) ? graph_get(g, n->in[0])->dims[i] : 1;
-        if (!size_mul(work, dims[i], &work) || work > MAX_WORK) return 0;
+        if (!ext_is_lit(dims[i]) || !size_mul(work, dims[i], &work) || work > MAX_WORK) return 0;
     }
     graph *t = graph_make(scratch, "fold");
     val in[3];
@@ -134,7 +134,7 @@ static val fold_node(graph *g, val v, arena *scratch) {
     if (all_splat && moves_splat(g, &n)) return splat_resize(g, n.in[0], n.rank, n.dims);
     if (all_splat && graph_elems(g, v) > 0 && (op_is_elementwise(n.op) || cls == CL_CAST || cls == CL_REDUCE))
         return fold_splats(g, &n, scratch);
-    return fold_small(g, &n, v, scratch);
+    return touches_dims(g, v) ? 0 : fold_small(g, &n, v, scratch);
 }
 
-bool pass_fold(graph *g, arena *scratch) { return rewrite_each(g, scratch, fold_node); }
+bool pass_fold(graph *g, arena *scratch) { return rewrite_dims(g, scratch, fold_node); }

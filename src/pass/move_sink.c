@@ -42,7 +42,7 @@ static val sink_expand(graph *g, const node *n, val v, arena *scratch) {
         for (int k = 0; k < n->rank; k++)
             if (graph_get(g, e->in[0])->dims[k] != 1) common[k] = n->dims[k];
     }
-    for (int k = 0; k < n->rank; k++) elems *= common[k];
+    for (int k = 0; k < n->rank; k++) elems *= graph_dim_most(g, common[k]);
     if (!has_expand || elems >= graph_elems(g, v)) return 0;
     val *in = ARENA_ARRAY(scratch, val, n->n_in);
     for (int i = 0; i < n->n_in; i++)
@@ -120,7 +120,7 @@ static val reduce_expand(graph *g, const node *n, const node *e) {
     for (int i = 0; i < n->rank; i++) {
         bool is_reduced = mask_has((uint64_t)n->attr[0], i);
         dims[i] = is_reduced ? e->dims[i] : s.dims[i];
-        is_smaller = is_smaller || dims[i] < e->dims[i];
+        is_smaller = is_smaller || dims[i] != e->dims[i];
     }
     if (!is_smaller) return 0;
     return graph_expand(g, graph_reduce(g, n->op, graph_expand(g, e->in[0], dims), (uint64_t)n->attr[0]), n->dims);
@@ -150,7 +150,7 @@ static bool next_run(const node *x, const node *y, int *i_end, int *j_end) {
 /* reduce(reshape(x)) -> reshape(reduce(x)) when the reshape keeps reduced and kept axes apart. */
 static val reduce_reshape(graph *g, const node *n, val v, const node *r) {
     node x = *graph_get(g, r->in[0]);
-    if (graph_elems(g, n->in[0]) == 0) return 0;
+    if (graph_elems(g, n->in[0]) == 0 || touches_dims(g, n->in[0])) return 0;
     uint64_t axes = 0;
     int i = 0, j = 0, i_end = 0, j_end = 0;
     (void)v;
@@ -189,11 +189,11 @@ static val reduce_rules(graph *g, const node *n, val v) {
 
 static val rewrite(graph *g, val v, arena *scratch) {
     node n = *graph_get(g, v);
-    if (n.op == OP_slice) return raise_slice(g, &n, v, scratch);
+    if (n.op == OP_slice) return touches_dims(g, v) ? 0 : raise_slice(g, &n, v, scratch);
     if (op_get(n.op)->cls == CL_REDUCE) return reduce_rules(g, &n, v);
     if (!op_is_elementwise(n.op)) return 0;
     val r = sink_movement(g, &n, scratch);
     return r ? r : sink_expand(g, &n, v, scratch);
 }
 
-bool pass_move_sink(graph *g, arena *scratch) { return rewrite_each(g, scratch, rewrite); }
+bool pass_move_sink(graph *g, arena *scratch) { return rewrite_dims(g, scratch, rewrite); }

@@ -112,4 +112,4 @@ static val rewrite(graph *g, val v, arena *scratch) {
     return r ? r : absorb_operand(g, &n, 1);
 }
 
-bool pass_permute_cancel(graph *g, arena *scratch) { return rewrite_each(g, scratch, rewrite); }
+bool pass_permute_cancel(graph *g, arena *scratch) { return rewrite_dims(g, scratch, rewrite); }

@@ -100,15 +100,19 @@ bool unit_reshape(const node *x, const node *y, int map[TN_MAX_RANK]) {
     return i == x->rank;
 }
 
+bool touches_dims(const graph *g, val v) {
+    const node *n = graph_get(g, v);
+    bool any = !is_static(g, v);
+    for (int i = 0; i < n->n_in && !any; i++) any = !is_static(g, n->in[i]);
+    return any;
+}
+
 /* Sources and control flow are never rewritten, nodes nobody reads not worth it. */
 static bool is_candidate(const graph *g, val v, bool dims) {
     const node *n = graph_get(g, v);
     op_class cls = op_get(n->op)->cls;
     if (cls == CL_NIL || cls == CL_CTRL || n->op == OP_input || n->op == OP_state) return false;
-    if (!graph_is_read(g, v) || !(dims || is_static(g, v))) return false;
-    for (int i = 0; i < n->n_in && !dims; i++)
-        if (!is_static(g, n->in[i])) return false;
-    return true;
+    return graph_is_read(g, v) && (dims || !touches_dims(g, v));
 }
 
 /* v and what only v needed: their operands become the grave, a constant that compaction drops with them. The stack holds nodes

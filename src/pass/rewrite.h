@@ -1,8 +1,8 @@
 /* rewrite.h - what the passes share: one loop over the graph, and small questions about nodes.
  *
  * A rule looks at one value and returns what to use instead: the same value or 0 for "no change", else a value of equal shape
- * and dtype, old or newly added. Nodes of a region are rewritten
- * inside of it, between its parameters and its results. Rules never see sources, or nodes that touch symbolic dims. */
+ * and dtype, old or newly added. Nodes of a region are rewritten inside of it, between its parameters and its results. Rules
+ * never see sources; most see no node that touches symbolic dims. */
 #ifndef TN_PASS_REWRITE_H
 #define TN_PASS_REWRITE_H
 
@@ -21,7 +21,8 @@ typedef val (*rewrite_fn)(graph *g, val v, arena *scratch);
 bool rewrite_each(graph *g, arena *scratch, rewrite_fn rule);
 bool rewrite_dims(graph *g, arena *scratch, rewrite_fn rule); /* the rule sees nodes that touch symbolic dims, too */
 
-bool is_static(const graph *g, val v); /* no symbolic dims, nor places */
+bool touches_dims(const graph *g, val v); /* as what rewrite_each passes over */
+bool is_static(const graph *g, val v);    /* no symbolic dims, nor places */
 bool is_splat(const graph *g, val v);
 bool splat_is(const graph *g, val v, double c);                          /* bitwise for floats: 0 is not -0 */
 bool splat_same(const graph *g, val x, val y);                           /* both splats of one dtype and value, dims aside */

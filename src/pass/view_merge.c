@@ -296,7 +296,8 @@ static val window_rules(graph *g, const node *n) {
 static val rewrite(graph *g, val v, arena *scratch) {
     (void)scratch;
     node n = *graph_get(g, v);
-    if (!op_is_move(n.op)) return 0;
+    bool by_number = n.op != OP_permute && n.op != OP_reshape && n.op != OP_expand;
+    if (!op_is_move(n.op) || (by_number && touches_dims(g, v))) return 0;
     node x = *graph_get(g, n.in[0]);
     switch (n.op) {
     case OP_slice:
@@ -318,4 +319,4 @@ static val rewrite(graph *g, val v, arena *scratch) {
     }
 }
 
-bool pass_view_merge(graph *g, arena *scratch) { return rewrite_each(g, scratch, rewrite); }
+bool pass_view_merge(graph *g, arena *scratch) { return rewrite_dims(g, scratch, rewrite); }

@@ -178,6 +178,12 @@ static const char *const found[] = {
     "  %6 = exp %5 f32[13,31]\n"
     "  return %4 as \"y\", %6 as \"z\"\n"
     "}\n",
+    "graph @settles<m 0..33>() {\n" /* passes: a constant's sign is taken at once */
+    "  %1 = const 1.294898 f32[16,m]\n"
+    "  %2 = neg %1 f32[16,m]\n"
+    "  %3 = mul %2, 0.0 f32[16,m]\n"
+    "  return %3 as \"y\"\n"
+    "}\n",
     "graph @every_second<n 1..31>(x f32[3,n,2]) {\n" /* the first of them is a row of the table */
     "  %1 = slice x start=[1,0,1] step=[1,1,1] f32[2,n,1]\n"
     "  %2 = neg %1 f32[2,n,1]\n"
