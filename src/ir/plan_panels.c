@@ -215,19 +215,37 @@ static void fill_rows(filler *f, const char *from, const kstep *s) {
 
 /* Bytes that follow each other along the innermost loop, and lie apart along the columns: some lines of each column at a time.
  */
-enum { TURNED_COLUMNS = 64, TURNED = 64 };
+enum { TURNED_COLUMNS = 64, TURNED = 64, SQUARE = 8 };
+
+/* Rows of eight bytes become columns, and these become rows. */
+static void turn(uint64_t x[SQUARE]) {
+    static const uint64_t halves[] = { 0x00ff00ff00ff00ff, 0x0000ffff0000ffff, 0x00000000ffffffff };
+    for (int d = SQUARE / 2, h = 2; d > 0; d /= 2, h--)
+        for (int i = 0; i < SQUARE; i++) {
+            if (i & d) continue;
+            uint64_t t = (x[i] >> 8 * d ^ x[i + d]) & halves[h];
+            x[i + d] ^= t, x[i] ^= t << 8 * d;
+        }
+}
+
 static void fill_turned(filler *f, char *from, int64_t rows) {
     const kpanels *x = f->x;
-    int parts = x->packed ? x->packed : 1, n = (int)x->width * parts;
-    for (int64_t k = 0; k < rows; k += TURNED)
-        for (int j = 0; j < n; j++) {
-            char *value = from + j / parts * x->column.step + j % parts * x->packed_stride, *to = f->to + j;
-            int64_t end = k + TURNED < rows ? k + TURNED : rows;
-            if (f->back)
-                for (int64_t i = k; i < end; i++) value[i] = to[i * n];
-            else
-                for (int64_t i = k; i < end; i++) to[i * n] = value[i];
-        }
+    int parts = x->packed ? x->packed : 1, n = (int)x->width * parts, whole = n / SQUARE * SQUARE;
+    char *value[TURNED_COLUMNS];
+    for (int j = 0; j < n; j++) value[j] = from + j / parts * x->column.step + j % parts * x->packed_stride;
+    for (int64_t first = 0; first < rows; first += TURNED) {
+        int64_t end = first + TURNED < rows ? first + TURNED : rows, squares = end - (end - first) % SQUARE;
+        for (int j = 0; j < whole; j += SQUARE)
+            for (int64_t k = first; k < squares; k += SQUARE) {
+                uint64_t square[SQUARE];
+                char *to = f->to + k * n + j;
+                for (int i = 0; i < SQUARE; i++) memcpy(&square[i], f->back ? to + i * n : value[j + i] + k, SQUARE);
+                turn(square);
+                for (int i = 0; i < SQUARE; i++) memcpy(f->back ? value[j + i] + k : to + i * n, &square[i], SQUARE);
+            }
+        for (int j = 0; j < n; j++)
+            for (int64_t k = j < whole ? squares : first; k < end; k++) copy(f, value[j] + k, f->to + k * n + j, 1);
+    }
     f->to += rows * n;
 }
 

@@ -426,6 +426,33 @@ static void check_groups(tn_ctx *ctx, int bits, int k, int n, int threads, bool 
     free(x), free(scale), free(w), free(y), free(back);
 }
 
+/* Bytes of rows that become columns, or words of four of them, and back. */
+static void test_turned(void **state) {
+    (void)state;
+    enum { MOST = 130, WIDE = 64, PANELS = 3 };
+    static const int lengths[] = { 1, 7, 8, 13, 64, 77, MOST }, widths[] = { 4, 12, 16, 20, WIDE };
+    static uint8_t value[PANELS * WIDE * MOST], back[PANELS * WIDE * MOST], out[PANELS * WIDE * MOST];
+    rng r = rng_make(3);
+    for (size_t i = 0; i < sizeof value; i++) value[i] = (uint8_t)rng_between(&r, 0, 255);
+    for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++)
+        for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
+            for (int words = 0; words <= 1; words++) {
+                int64_t n = lengths[l], all = widths[w], width = words ? all / 4 : all;
+                kpanels x = { .width = width, .column = { width, n }, .n_depth = 2, .dtype = TN_U8 };
+                x.loops[0] = (kstep){ PANELS, all * n }, x.loops[1] = (kstep){ n, 1 };
+                if (words) x.packed = 4, x.packed_stride = width * n;
+                pbuf b = { .dtype = words ? TN_I32 : TN_U8, .panels = &x, .bytes = PANELS * all * n };
+                memset(out, 0, sizeof out), memset(back, 0, sizeof back);
+                pbuf_fill(&b, value, out);
+                for (int64_t i = 0; i < PANELS * all * n; i++) {
+                    int64_t panel = i / (all * n), k = i / all % n, at = i % all, column = words ? at / 4 + at % 4 * width : at;
+                    assert_int_equal(out[i], value[(panel * all + column) * n + k]);
+                }
+                pbuf_unpack(&b, out, back);
+                assert_memory_equal(back, value, (size_t)(PANELS * all * n));
+            }
+}
+
 /* A table of which rows are read, and which all of its rows are multiplied by: one copy of it, in panels. */
 static void test_tables(void **state) {
     (void)state;
@@ -531,9 +558,10 @@ static void test_groups(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_same_bits),     cmocka_unit_test(test_read_once),
-                                        cmocka_unit_test(test_tables),        cmocka_unit_test(test_fetches_ahead),
-                                        cmocka_unit_test(test_streams),       cmocka_unit_test(test_groups),
-                                        cmocka_unit_test(test_shared_groups), cmocka_unit_test(test_rows_that_share_sets) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_bits), cmocka_unit_test(test_read_once),     cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_turned),    cmocka_unit_test(test_fetches_ahead), cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_groups),    cmocka_unit_test(test_shared_groups), cmocka_unit_test(test_rows_that_share_sets)
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
