@@ -461,7 +461,8 @@ tn_status gpu_list_order(const gpu_list *l, int steps, gpu_order *out, err *e) {
     tn_status st = TN_OK;
     if (total <= MAX_SEARCHED) st = as_needed(l, total, out, e);
     if (!st && out->first) st = longest_path(l, out, &path, e);
-    if (!st && (!out->first || path > PAYS * total)) {
+    bool lanes = l->places && l->places->lanes > 1; /* steps that need little of each other: however long their launches are */
+    if (!st && (!out->first || (path > PAYS * total && !lanes))) {
         gpu_order_free(l, out);
         st = in_a_row(l, total, out, e);
     }
