@@ -868,10 +868,11 @@ static int steps_of_turn(const list *l, int64_t steps) {
 static int64_t run_loop(list *l, int64_t steps, err *e) {
     cuda *d = l->dev;
     bool moves = gpu_list_moves(&l->l);
-    if (!can_be_nodes(l) || (l->l.sizes && moves)) return 0;
+    if (!can_be_nodes(l)) return 0;
     int which = l->l.places ? LOOP_APART : LOOP, at_once = steps_of_turn(l, steps);
     instance *x = &l->graph[which];
-    if (x->made && moves && x->at_once < at_once) { /* more steps than ever before */
+    if (!x->made && moves && l->l.sizes && steps < 8 * UNROLL) return 0; /* other sizes make it anew */
+    if (x->made && moves && x->at_once < at_once) {                      /* more steps than ever before */
         drop_graph(d, x);
         d->cu.cuMemFree(l->counter);
         l->counter = 0;

@@ -261,6 +261,7 @@ bool gpu_loop_fits(const gpu_list *l) {
         for (int i = 0; i < l->nodes[n].n_args; i++) {
             const device_arg *a = &l->nodes[n].args[i];
             const gpu_slot *s = &l->slots[a->slot];
+            if (l->sizes && a->offset == 0) continue; /* what it has in these sizes is a step */
             if (gpu_slot_moves(s) && (a->size > s->stride || a->offset > s->stride - a->size)) return false;
         }
     return true;

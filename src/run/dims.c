@@ -65,6 +65,7 @@ tn_status session_set_dims(tn_session *s, const int64_t *values) {
         int64_t now = bytes_of(s, &s->p->io[i]);
         if (now > s->io_bytes[i]) s->io_flags[i] |= SESSION_MOVED; /* what lies side by side may overlap now */
         s->io_bytes[i] = now;
+        if (s->io_stride) s->io_stride[i] = (size_t)(s->p->io[i].bytes < KERNEL_WIDE_BYTES ? now : (now + 15) / 16 * 16);
     }
     return TN_OK;
 }

@@ -213,6 +213,58 @@ static void test_sizes(void **state) {
     tn_ctx_free(ctx);
 }
 
+/* ---- many steps in one call ---- */
+
+enum { RING = 4, STEPS = 133 };
+
+/* Each step of a run over a ring writes what a run of its own does, whichever sizes came before. */
+static void check_rings(tn_session *s, const char *name, int64_t batch, int64_t length, float *traced) {
+    static const int steps[] = { 5, STEPS, 70 };
+    size_t elems[2];
+    if (tn_bind_dim(s, "batch", batch) || tn_bind_dim(s, "length", length)) fail_msg("%s", tn_session_error(s));
+    for (int k = 0; k < 2; k++) {
+        tn_shape shape;
+        assert_int_equal(tn_session_shape(s, tn_session_slot(s, k ? "out" : "x"), &shape), TN_OK);
+        elems[k] = 1;
+        for (int i = 0; i < shape.rank; i++) elems[k] *= (size_t)shape.dim[i];
+    }
+    assert_true(RING * elems[0] <= MOST && RING * elems[1] <= MOST);
+    for (size_t k = 0; k < RING; k++)
+        assert_int_equal(tn_run(s, TN_BIND({ "x", x_data + k * elems[0] }, { "out", want + k * elems[1] })), TN_OK);
+    for (size_t n = 0; n < COUNT_OF(steps); n++) {
+        memset(traced, 0x7f, (size_t)steps[n] * elems[1] * sizeof *traced);
+        assert_int_equal(tn_session_bind_trace(s, tn_session_slot(s, "out"), traced, steps[n]), TN_OK);
+        if (tn_run_n(s, steps[n], TN_BIND({ "x", x_data }), RING)) fail_msg("%s", tn_session_error(s));
+        for (int k = 0; k < steps[n]; k++)
+            if (memcmp(traced + (size_t)k * elems[1], want + (size_t)(k % RING) * elems[1], elems[1] * sizeof *want))
+                fail_msg("%s, batch %d, length %d: step %d of %d", name, (int)batch, (int)length, k, steps[n]);
+    }
+}
+
+static void test_rings(void **state) {
+    (void)state;
+    tn_ctx *ctx = ctx_without_compiler();
+    rng r = rng_make(12);
+    float *traced = malloc(STEPS * MOST / RING * sizeof *traced);
+    assert_non_null(traced);
+    for (int i = 0; i < MOST; i++) x_data[i] = (float)rng_range(&r, -2, 2);
+    for (size_t n = 0; n < COUNT_OF(networks); n++) {
+        if (networks[n].of != rows && networks[n].of != heads && networks[n].of != reshaped) continue;
+        tn_graph *g = tn_graph_new(ctx, networks[n].name);
+        int64_t batch = tn_dim(g, "batch", 1, 300, 1),
+                length = tn_dim(g, "length", 1, LENGTH, 1); /* large enough for wide loads */
+        tn_output(networks[n].of(g, batch, length), "out");
+        tn_program *p = compile(g, TN_MODE_LOOP, -1, 1, on_device());
+        tn_session *s;
+        assert_int_equal(tn_session_new(p, &s), TN_OK);
+        for (size_t i = 0; i < COUNT_OF(sizes); i++) check_rings(s, networks[n].name, sizes[i][0], sizes[i][1], traced);
+        check_rings(s, networks[n].name, 3, 1, traced); /* small ones after large ones */
+        tn_session_free(s), tn_program_free(p), tn_graph_free(g);
+    }
+    free(traced);
+    tn_ctx_free(ctx);
+}
+
 /* ---- what is refused ---- */
 
 static tn_session *mlp_session(tn_ctx *ctx, tn_program **out) {
@@ -348,7 +400,8 @@ static void test_no_allocation(void **state) {
 
 int main(int argc, char **argv) { /* a pattern of tests */
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_sizes), cmocka_unit_test(test_bindings),
-                                        cmocka_unit_test(test_constraints), cmocka_unit_test(test_no_allocation) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_sizes), cmocka_unit_test(test_rings),
+                                        cmocka_unit_test(test_bindings), cmocka_unit_test(test_constraints),
+                                        cmocka_unit_test(test_no_allocation) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
