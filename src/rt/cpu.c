@@ -54,7 +54,8 @@ typedef struct op {
     size_t dst_offset, src_offset, size;
     int to; /* of a jump: operation; of one that depends on a byte: dst and dst_offset */
     /* A repeat that is counted, of so many around it. OP_ENTER: at most `times`, or the i64 at dst and dst_offset, where dst >=
-     * 0. OP_NEXT: jumps when no iteration is left. OP_WINDOW: slot dst is `size` bytes further in slot src in each. */
+     * 0, or that at src and src_offset. OP_NEXT: jumps when no iteration is left. OP_WINDOW: slot dst is `size` bytes further
+     * in slot src in each. */
     int depth;
     int64_t times;
 } op;
@@ -402,11 +403,15 @@ static tn_status cpu_repeat(list *l, const device_trips *what, err *e) {
     int depth = l->n_open;
     tn_status st = TN_OK;
     if (what)
-        st = add_op(
-            l,
-            &(op){
-                .kind = OP_ENTER, .dst = what->count, .dst_offset = what->count_offset, .times = what->times, .depth = depth },
-            e);
+        st = add_op(l,
+                    &(op){ .kind = OP_ENTER,
+                           .dst = what->count,
+                           .dst_offset = what->count_offset,
+                           .times = what->times,
+                           .depth = depth,
+                           .src = what->times_in - 1,
+                           .src_offset = what->times_at },
+                    e);
     if (st == TN_OK) st = open_block_of(l, OPEN_REPEAT, e);
     if (st || !what) return st;
     open_block *b = &l->open[depth];
@@ -541,6 +546,7 @@ static void enter_repeat(list *l, const op *o) {
     struct trips *t = &l->trips[o->depth];
     *t = (struct trips){ 0, o->times };
     int64_t count;
+    if (o->src >= 0) memcpy(&t->all, l->slot[o->src] + o->src_offset, sizeof t->all);
     if (o->dst < 0) return;
     memcpy(&count, l->slot[o->dst] + o->dst_offset, sizeof count);
     if (count < t->all) t->all = count;

@@ -135,9 +135,10 @@ typedef struct device_window { /* in iteration i: what is bound to slot of, offs
     size_t stride_at;
 } device_window;
 typedef struct device_trips {
-    int64_t times; /* at most */
-    int times_row; /* where a run gives it: 1 + its place among the numbers of `sizes`; else 0 */
-    int count;     /* slot of an i64 that may be less; -1: there is none */
+    int64_t times;           /* at most */
+    int times_row, times_in; /* where a run gives it: as stride_row and stride_in of a window */
+    size_t times_at;
+    int count; /* slot of an i64 that may be less; -1: there is none */
     size_t count_offset;
     bool backward;                /* iterations count down */
     const device_window *windows; /* [n_windows] */

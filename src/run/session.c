@@ -88,7 +88,7 @@ static tn_status record_repeat(tn_session *s, list *l, const pstep *x) {
         if (s->io_buf)
             t.times_row = 1 + ext_index(x->times);
         else
-            t.count = SLOT_RING, t.count_offset = row_at(p, x->times);
+            t.times_in = 1 + SLOT_RING, t.times_at = row_at(p, x->times);
     }
     if (x->count >= 0) t.count = p->bufs.at[x->count].slot, t.count_offset = (size_t)p->bufs.at[x->count].offset;
     for (int i = 0; i < x->n_rings; i++) {

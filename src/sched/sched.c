@@ -2,7 +2,6 @@
  *
  * When groups turn out not to be lowerable, the values to blame, one of each, are kept in memory and fusing starts again: at
  * most one try a value, and a few for any number of groups that are alike. */
-#include "ir/region.h"
 #include "sched/sched.h"
 
 static bool is_symbolic(const graph *g, val v) {
@@ -14,12 +13,10 @@ static bool is_symbolic(const graph *g, val v) {
 
 /* Where an op can not have symbolic dims; NULL: it can have those that it has. */
 static const char *needs_literals(const graph *g, val v) {
-    double count;
     const node *n = graph_get(g, v);
-    bool scans = n->op == OP_scan && !ext_is_lit(n->attr[SCAN_LENGTH]), any = scans || is_symbolic(g, v);
+    bool any = is_symbolic(g, v);
     for (int i = 0; i < n->n_in; i++) any = any || is_symbolic(g, n->in[i]);
     if (!any) return NULL;
-    if (scans && !graph_splat_value(g, n->in[0], &count)) return "as the length of a scan whose count is computed";
     for (int i = 0; op_is_scatter((op_code)n->op) && i < n->rank; i++)
         if (i >= n->attr[0] && !ext_is_lit(n->dims[i])) return "from the axis of a scatter on";
     if (n->op == OP_gather && is_symbolic(g, n->in[0])) return "in a gather's table";

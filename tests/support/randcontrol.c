@@ -192,7 +192,7 @@ static void put_scan(writer *w, scope *s, str *out, int depth) {
     else
         str_addf(out, "    %%v%d = concat %%v%d, %%v%d, %%v%d axis=0 %s\n", x[LENGTH], x[0], x[1], x[2], stack);
     int count = pick(w, s->n, s->n_n);
-    if (w->dims || rng_chance(&w->r, 0.5))
+    if (rng_chance(&w->r, 0.5))
         str_addf(out, "    %%v%d = const %d i64[]\n", count = w->next++, w->dims ? (int)rng_between(&w->r, 0, 12) : 3);
     int op = w->next++;
     str_addf(out, "    %%v%d = scan %%v%d, ", op, count);

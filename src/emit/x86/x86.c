@@ -267,7 +267,7 @@ static void put_count(image *im, const pstep *x) {
     }
     put_address(im, RAX, &im->p->bufs.at[x->count]);
     mov_rm(s, RAX, RAX, 0);
-    x86_movabs(s, RDX, x->times);
+    put_size(im, RDX, x->times);
     x86_put(s, X86_CMP, 0, RAX, 0, x86_r(RDX), 0);
     x86_put(s, X86_CMOVG, 0, RAX, 0, x86_r(RDX), 0);
 }
