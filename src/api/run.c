@@ -85,7 +85,7 @@ static void text_machine(text_job *j, const tn_program *p) {
 /* For the device of the program, or for a GPU as most are. */
 static void text_gpu(text_job *j, const tn_program *p, gpu_language language) {
     target common = target_common_gpu();
-    common.local_barriers = language == GPU_CUDA;
+    common.local_barriers = common.overlaps = language == GPU_CUDA;
     emit_gpu(p->target.kind == TARGET_GPU ? p->plan
                                           : pipeline_run(drive_with_values(p, p->graph, j->a), j->a, &p->opts, &common),
              language, &j->out);

@@ -176,7 +176,8 @@ static void find_rows(tn_program *p) {
 /* Steps of a run may overlap where temporaries have memory of their own; those of a run's sizes, where they are small. */
 static void find_elems(tn_program *p) {
     const plan *l = p->plan;
-    bool overlaps = l->params ? p->opts.mode == TN_MODE_LOOP && mem_may_overlap(l) : plan_loop(l) && plan_loop(l)->overlaps;
+    bool overlaps = l->params ? p->opts.mode == TN_MODE_LOOP && p->target.overlaps && mem_may_overlap(l)
+                              : plan_loop(l) && plan_loop(l)->overlaps;
     if (!overlaps) return;
     ext *elems = ARENA_ARRAY(&p->arena, ext, l->bufs.n + 1);
     for (int i = 0; i < l->kernels.n; i++)

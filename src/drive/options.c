@@ -53,6 +53,7 @@ target drive_target(const device_caps *c, const ktuning *tuned) {
                      .cluster = c->cluster,
                      .clusters = c->clusters,
                      .local_barriers = c->local_barriers,
+                     .overlaps = c->overlaps,
                      .matrix_units = c->matrix_units,
                      .bulk = c->bulk,
                      .bf16_sums = c->bf16_sums,

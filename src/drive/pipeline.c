@@ -197,7 +197,7 @@ static plan *plan_rest(plan *p, const tn_compile_opts *opts, const target *t) {
     if (t->kind == TARGET_GPU && opts->fusion >= 3 && !plan_has_control(p)) fuse_horizontally(p, t);
     if (opts->check) check_kernels(p, "tiling");
     mem_steps(p, opts->mode != TN_MODE_GRAPH, opts->mode == TN_MODE_LOOP);
-    mem_pack(p, t->kind == TARGET_GPU ? t->l2_bytes : 0);
+    mem_pack(p, t->overlaps ? t->l2_bytes : 0);
     if (opts->memory_limit && plan_loop(p) && plan_loop(p)->overlaps) plan_loop(p)->overlaps = 1;
     p->threads = t->threads;
     mem_barriers(p, t->threads);

@@ -34,6 +34,7 @@ typedef struct target {
     int buffers;                           /* GPU: that a kernel may have; 0: few enough anyway */
     int cluster;                           /* GPU: thread blocks that can run together, a power of two; 0: none */
     int clusters;                          /* GPU: of 8 thread blocks that run at a time */
+    bool overlaps;                         /* GPU: launches of a list that need nothing of each other run at a time */
     bool matrix_units;                     /* GPU: its language has products of matrices (tensor cores) */
     bool bulk;                             /* GPU: one thread copies boxes of matrices for all (TMA) */
     double ghz, memory_rate;               /* GPU: what it tells of its clock, and of memory, bytes a nanosecond; 0: nothing */
@@ -67,6 +68,7 @@ static inline target target_common_gpu(void) {
                      .shared_bytes = 48 << 10,
                      .resident_threads = 128 << 10,
                      .buffers = 256,
+                     .overlaps = true,
                      .local_barriers = true };
 }
 

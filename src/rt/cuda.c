@@ -118,6 +118,7 @@ static void fill_caps(cuda *d) {
                         .buffers = MAX_ARGS,
                         .cluster = d->arch >= 90 ? 8 : 0,
                         .local_barriers = true,
+                        .overlaps = true,
                         .matrix_units = d->arch >= 80,
                         .bulk = d->arch == 90 && d->cu.cuTensorMapEncodeTiled,
                         .clusters = units > 16 ? units / 8 - 1
