@@ -129,7 +129,8 @@ static void check_loop(prover *p, int r) {
     ext extent = p->k->vars.at[in->var].extent;
     if (ext_lo(p->t, in->lo) < 0) problem(p, r, "the loop may begin below 0");
     if (!ext_never_less(p->t, extent, in->hi)) problem(p, r, "the loop may run outside its variable's extent");
-    if (in->step > 1 && (ext_divisor(p->t, in->hi) % in->step || ext_divisor(p->t, in->lo) % in->step))
+    bool apart = in->step > 1 && (ext_divisor(p->t, in->hi) % in->step || ext_divisor(p->t, in->lo) % in->step);
+    if (apart && ext_divisor(p->t, ext_sub(p->t, in->hi, in->lo)) % in->step)
         problem(p, r, "the last step may end behind the loop");
 }
 
@@ -278,17 +279,27 @@ static bool is_inside(prover *p, const kins *in, int n_open, bool wide, range *x
     return known && ext_never_less(p->t, x->lo, 0) && ext_never_less(p->t, last, x->hi);
 }
 
+/* By mask p->fixed, which no variable changes, taking out of the index's base what of `part` is so many times its expression.
+ */
+static bool is_inside_by(prover *p, const kins *in, int n_open, ext part) {
+    const ext_row *r = ext_is_lit(part) ? NULL : exts_row(p->t, part);
+    range x;
+    if (r && r->op == EXT_ADD) {
+        ext a = r->a, b = r->b; /* the table may move */
+        if (is_inside_by(p, in, n_open, a) || is_inside_by(p, in, n_open, b)) return true;
+    }
+    if (!p->fixed->e.base || !ext_divides(p->t, part, p->fixed->e.base, &p->by) || ext_lo(p->t, p->by) < 0) return false;
+    return is_inside(p, in, n_open, false, &x);
+}
+
 /* By a mask that compares dims with each other. */
 static bool is_inside_where(prover *p, const kins *in, int n_open) {
     bool inside = false;
     for (int m = 0; m < in->n_mask && !inside; m++) {
-        ext times[2] = { 1, 0 };
         range x;
-        p->fixed = &in->mask[m];
+        p->fixed = &in->mask[m], p->by = 1;
         if (p->fixed->e.n || in->mask_lane[m] || has_literal_bounds(p->fixed)) continue;
-        bool divides =
-            p->fixed->e.base && ext_divides(p->t, in->idx.base, p->fixed->e.base, &times[1]) && ext_lo(p->t, times[1]) > 0;
-        for (int i = 0; i <= divides && !inside; i++) p->by = times[i], inside = is_inside(p, in, n_open, false, &x);
+        inside = is_inside(p, in, n_open, false, &x) || is_inside_by(p, in, n_open, in->idx.base);
     }
     p->fixed = NULL;
     return inside;

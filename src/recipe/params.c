@@ -110,7 +110,11 @@ void recipe_params(recipe *r) {
     for (int i = 0; i < most.s->steps.n; i++) do_for_all(r, &most.s->steps.at[i]);
     drop_lanes_of_run(r);
     k = r->k;
+    kernel *before = kernel_clone(k, k->a);
+    int n = r->s->steps.n;
     for (int i = 1; i < k->ins.n && k->ins.at[i].op == K_LOOP && recipe_is_worth_sharing(k, r->t); i++)
         if (has_tiles(k, k->ins.at[i].var) && recipe_try(r, "parallel %s", k->vars.at[k->ins.at[i].var].name)) break;
+    if (recipe_try(r, "tile")) return;
+    r->k = before, r->s->steps.n = n; /* what threads would share is not proven to be apart */
     recipe_do(r, "tile");
 }

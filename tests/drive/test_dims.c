@@ -184,6 +184,15 @@ static const char *const found[] = {
     "  %3 = mul %2, 0.0 f32[16,m]\n"
     "  return %3 as \"y\"\n"
     "}\n",
+    "graph @not_apart<m 0..17>(x f32[m,5,8,1]) {\n" /* threads share no loop */
+    "  %1 = exp x f32[m,5,8,1]\n"
+    "  %2 = sum %1 axes=[0] f32[1,5,8,1]\n"
+    "  %3 = expand %2 f32[m,5,8,1]\n"
+    "  %4 = log %3 f32[m,5,8,1]\n"
+    "  %5 = tanh %4 f32[m,5,8,1]\n"
+    "  %6 = pow %5, 1.65 f32[m,5,8,1]\n"
+    "  return %6 as \"y5\"\n"
+    "}\n",
     "graph @every_second<n 1..31>(x f32[3,n,2]) {\n" /* the first of them is a row of the table */
     "  %1 = slice x start=[1,0,1] step=[1,1,1] f32[2,n,1]\n"
     "  %2 = neg %1 f32[2,n,1]\n"
