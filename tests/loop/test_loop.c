@@ -68,8 +68,8 @@ static double tolerance(const kernel *k) {
         const kbuf *x = &k->bufs.at[b];
         if (!kbuf_is_local(x) && x->kind != KB_IN && x->dtype == TN_BF16) least = fmax(least, 0x1p-7);
         if (!kbuf_is_local(x) && x->kind != KB_IN && x->dtype == TN_F16) least = fmax(least, 0x1p-10);
-        if (x->kind == KB_LOCAL && x->dtype == TN_BF16) least = fmax(least, 0x1p-6);
-        if (x->kind == KB_LOCAL && x->dtype == TN_F16) least = fmax(least, 0x1p-9);
+        if (x->kind == KB_LOCAL && x->dtype == TN_BF16) least = fmax(least, 0x1p-5);
+        if (x->kind == KB_LOCAL && x->dtype == TN_F16) least = fmax(least, 0x1p-8);
     }
     return least;
 }
