@@ -71,7 +71,8 @@ typedef struct blocker {
     kvar nb, rb;              /* the loops over panels and pieces of rows that packing made, or -1 */
 } blocker;
 
-static void find_layout(blocker *t) { t->fixed = !t->r->t->no_panels && contraction_layout(&t->c, &t->layout); }
+/* Columns of several rows are copied in each run, whatever they are copied from. */
+static void find_layout(blocker *t) { t->fixed = !t->r->t->no_panels && !t->r->join && contraction_layout(&t->c, &t->layout); }
 
 static int64_t sums_limit(const blocker *t) { /* sums that fit */
     int64_t bytes = t->r->t->l2_bytes / 2 < MACHINE_STACK_BYTES ? t->r->t->l2_bytes / 2 : MACHINE_STACK_BYTES;

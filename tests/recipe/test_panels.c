@@ -250,6 +250,29 @@ static void test_rows_that_share_sets(void **state) {
     assert_true(longest_stretch(384, 272) > 96);
 }
 
+/* Columns of several rows are panels that a run copies, also of a matrix that no run changes. */
+static void test_joined_rows(void **state) {
+    (void)state;
+    static const char text[] = "graph @g(x f32[1,9,1,4], state w f32[4,4]) {\n  %1 = expand x f32[1,9,8,4]\n"
+                               "  %2 = dot %1, w contract=[3]x[1] f32[1,9,8,4]\n  return %2 as \"y\"\n}\n";
+    static const int vectors[] = { 16, 32, 64 };
+    for (size_t i = 0; i < COUNT_OF(vectors); i++) {
+        arena a;
+        guard gd;
+        char why_not[4096];
+        arena_init(&a, mem_libc(), &gd);
+        if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+        graph *g = graph_parse(&a, text, strlen(text), "test");
+        reference r = reference_make(g, &a, 7);
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        target t = { .vector_bytes = vectors[i], .n_vector_regs = 16, .threads = 1, .l1_bytes = 32 << 10, .l2_bytes = 1 << 20 };
+        o.fusion = 3, o.check = 1;
+        plan *p = pipeline_run(g, &a, &o, &t);
+        if (!plan_agrees(p, &r, &a, why_not, sizeof why_not)) fail_msg("%s", why_not);
+        arena_fini(&a);
+    }
+}
+
 /* Few terms a sum: [k, m] x [k, n]. */
 #define OUTER(k)                                                                                                               \
     "graph @g(x f32[" #k ",290], w f32[" #k ",410]) {\n  %1 = dot x, w contract=[0]x[0] f32[290,410]\n"                        \
@@ -558,10 +581,10 @@ static void test_groups(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_bits), cmocka_unit_test(test_read_once),     cmocka_unit_test(test_tables),
-        cmocka_unit_test(test_turned),    cmocka_unit_test(test_fetches_ahead), cmocka_unit_test(test_streams),
-        cmocka_unit_test(test_groups),    cmocka_unit_test(test_shared_groups), cmocka_unit_test(test_rows_that_share_sets)
-    };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_same_bits),     cmocka_unit_test(test_read_once),
+                                        cmocka_unit_test(test_tables),        cmocka_unit_test(test_turned),
+                                        cmocka_unit_test(test_fetches_ahead), cmocka_unit_test(test_streams),
+                                        cmocka_unit_test(test_joined_rows),   cmocka_unit_test(test_groups),
+                                        cmocka_unit_test(test_shared_groups), cmocka_unit_test(test_rows_that_share_sets) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
