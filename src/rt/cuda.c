@@ -460,10 +460,15 @@ static void drop_graph(cuda *d, instance *x) { /* with the context current */
     *x = (instance){ 0 };
 }
 
-static void drop_graphs(list *l) { /* likewise */
-    for (int i = 0; i < N_GRAPHS; i++) drop_graph(l->dev, &l->graph[i]);
+static void drop_loops(list *l) { /* likewise: with the memory that they share */
+    drop_graph(l->dev, &l->graph[LOOP]), drop_graph(l->dev, &l->graph[LOOP_APART]);
     if (l->counter) l->dev->cu.cuMemFree(l->counter);
     l->counter = 0;
+}
+
+static void drop_graphs(list *l) { /* likewise */
+    for (int i = 0; i < N_GRAPHS; i++) drop_graph(l->dev, &l->graph[i]);
+    drop_loops(l);
 }
 
 static void cuda_discard(list *l) {
@@ -873,11 +878,7 @@ static int64_t run_loop(list *l, int64_t steps, err *e) {
     int which = l->l.places ? LOOP_APART : LOOP, at_once = steps_of_turn(l, steps);
     instance *x = &l->graph[which];
     if (!x->made && moves && l->l.sizes && steps < 8 * UNROLL) return 0; /* other sizes make it anew */
-    if (x->made && moves && x->at_once < at_once) {                      /* more steps than ever before */
-        drop_graph(d, x);
-        d->cu.cuMemFree(l->counter);
-        l->counter = 0;
-    }
+    if (moves && (!x->made || x->at_once < at_once)) drop_loops(l);      /* other or more steps than they keep */
     if (x->made && moves) at_once = x->at_once;
     if (steps < (x->made && moves ? at_once : 4 * at_once) || !gpu_loop_fits(&l->l) || !loops(d)) return 0;
     patch_graph(l, which);
