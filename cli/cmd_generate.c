@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct writer {
     cli *c;
@@ -16,12 +17,13 @@ typedef struct writer {
     tn_session *s;
     int64_t positions, start; /* start: of the next token */
     float *logits;
-    int32_t *ids;    /* all so far */
-    size_t n, shown; /* shown: how many of them */
+    const lm_chat *chat; /* NULL: a text that goes on */
+    lm_ids ids;          /* all so far; */
+    size_t fed, shown;   /* how many of them the model has read, and how many were written */
 } writer;
 
 static void read_token(writer *w, size_t i) {
-    cli_need(w->c, tn_run(w->s, TN_BIND({ "tokens", &w->ids[i] }, { "start", &w->start }, { "logits", w->logits })));
+    cli_need(w->c, tn_run(w->s, TN_BIND({ "tokens", &w->ids.at[i] }, { "start", &w->start }, { "logits", w->logits })));
     w->start++;
 }
 
@@ -33,6 +35,7 @@ static void feed(writer *w, size_t i) {
         for (size_t k = i - (size_t)(w->positions / 2); k < i; k++) read_token(w, k);
     }
     read_token(w, i);
+    w->fed = i + 1;
 }
 
 static void show(writer *w, int32_t id) {
@@ -80,14 +83,16 @@ static tn_session *open_session(const writer *w, int64_t tokens, bool logits, in
 }
 
 /* All of the prompt but its last token, in whole chunks: one pass over the weights for each. Only the cache is kept. */
-static void read_chunks(writer *w, size_t n_prompt) {
+static void read_chunks(writer *w) {
+    size_t n_prompt = w->ids.n;
     int64_t chunk = cli_int(w->c, "chunk", 64, 1, 1 << 20);
     tn_program *p;
     if (chunk < 2 || (int64_t)n_prompt > w->positions || (int64_t)n_prompt <= chunk) return;
     int64_t span = (int64_t)(n_prompt - 1) / chunk * chunk;
     tn_session *s = open_session(w, chunk, false, span, true, &p);
     for (; w->start + chunk < (int64_t)n_prompt; w->start += chunk)
-        cli_need(w->c, tn_run(s, TN_BIND({ "tokens", &w->ids[w->start] }, { "start", &w->start })));
+        cli_need(w->c, tn_run(s, TN_BIND({ "tokens", &w->ids.at[w->start] }, { "start", &w->start })));
+    w->fed = (size_t)w->start;
     int n;
     cli_need(w->c, tn_session_copy_state(w->s, s, &n));
     tn_session_free(s), tn_program_free(p);
@@ -96,41 +101,46 @@ static void read_chunks(writer *w, size_t n_prompt) {
 static void print_json(cli *c, const writer *w, size_t n_prompt, double seconds) {
     json j = json_begin(stdout, "generate");
     size_t n, known = 0;
-    int32_t *ids = cli_alloc((w->n + 1) * sizeof *ids);
-    for (size_t i = 0; i < w->n; i++)
-        if (tn_bpe_token(w->vocab, w->ids[i], NULL) && (i || w->ids[i] != w->begin)) ids[known++] = w->ids[i];
+    int32_t *ids = cli_alloc((w->ids.n + 1) * sizeof *ids);
+    for (size_t i = w->chat ? n_prompt : 0; i < w->ids.n; i++)
+        if (tn_bpe_token(w->vocab, w->ids.at[i], NULL) && (i || w->ids.at[i] != w->begin)) ids[known++] = w->ids.at[i];
     cli_need(c, tn_bpe_decode(cli_ctx(c), w->vocab, ids, known, NULL, 0, &n));
     char *text = cli_alloc(n + 1);
     cli_need(c, tn_bpe_decode(cli_ctx(c), w->vocab, ids, known, text, n, &n));
     free(ids);
     json_text(&j, "text", text);
-    json_int(&j, "prompt_tokens", (int64_t)n_prompt), json_int(&j, "tokens", (int64_t)(w->n - n_prompt));
+    json_int(&j, "prompt_tokens", (int64_t)n_prompt), json_int(&j, "tokens", (int64_t)(w->ids.n - n_prompt));
     json_number(&j, "seconds", seconds);
-    json_number(&j, "tokens_per_s", (double)(w->n - n_prompt) / seconds);
+    json_number(&j, "tokens_per_s", (double)(w->ids.n - n_prompt) / seconds);
     json_array(&j, "ids");
-    for (size_t i = 0; i < w->n; i++) json_int(&j, NULL, w->ids[i]);
+    for (size_t i = 0; i < w->ids.n; i++) json_int(&j, NULL, w->ids.at[i]);
     json_end(&j);
     json_finish(&j);
     free(text);
 }
 
 /* The prompt's tokens; without a prompt the end of a text, or of a line. */
-static size_t read_prompt(writer *w, size_t more) {
+static void read_prompt(writer *w) {
     cli *c = w->c;
     const char *prompt = cli_text(c, "prompt",
                                   w->begin >= 0                                       ? ""
                                   : tn_bpe_special_id(w->vocab, "<|endoftext|>") >= 0 ? "<|endoftext|>"
                                                                                       : "\n");
-    size_t n = strlen(prompt), first = w->begin >= 0, n_ids;
-    if (!n && !first) cli_usage(c, "--prompt is empty");
-    w->ids = lm_encode(c, w->vocab, prompt, n, true, first, more, &n_ids);
-    if (first) w->ids[0] = w->begin;
-    n_ids += first;
-    for (size_t i = 0; i < n_ids; i++)
-        if (w->ids[i] >= w->k.model.vocab)
-            cli_fail(c, "the prompt has token %d, the model has %lld: the vocabulary is another model's", w->ids[i],
-                     (long long)w->k.model.vocab);
-    return n_ids;
+    if (!*prompt && w->begin < 0) cli_usage(c, "--prompt is empty");
+    lm_ids_text(&w->ids, c, w->vocab, prompt, strlen(prompt), true);
+}
+
+/* What somebody says, and the begin of the answer. */
+static void add_message(writer *w, const char *text) {
+    lm_chat_add(w->chat, w->c, w->vocab, "user", text, &w->ids);
+    lm_chat_add(w->chat, w->c, w->vocab, "assistant", NULL, &w->ids);
+}
+
+static void begin_chat(writer *w) {
+    const char *system = cli_text(w->c, "system", NULL);
+    w->chat = lm_chat_find(w->c, w->vocab);
+    if (w->k.n_ends < LM_MOST_ENDS) w->k.ends[w->k.n_ends++] = lm_chat_last(w->chat, w->vocab);
+    if (system) lm_chat_add(w->chat, w->c, w->vocab, "system", system, &w->ids);
 }
 
 static void open_model(writer *w) {
@@ -167,7 +177,7 @@ static void close_model(writer *w) {
     lm_files_close(w->weights);
     lm_config_free(w->c, &w->k);
     free(w->logits);
-    free(w->ids);
+    free(w->ids.at);
 }
 
 static bool ends(const writer *w, int32_t id) {
@@ -186,38 +196,83 @@ static void write_tokens(writer *w, size_t n) {
         int32_t id;
         cli_need(c, tn_text_sample(cli_ctx(c), w->logits, (size_t)w->k.model.vocab, &o, &random, &id));
         if (ends(w, id)) break;
-        w->ids[w->n++] = id;
+        lm_ids_add(&w->ids, id);
         if (!c->json) show(w, id);
-        if (i + 1 < n) feed(w, w->n - 1);
+        if (i + 1 < n) feed(w, w->ids.n - 1);
     }
 }
 
-static int run(cli *c) {
-    size_t n = (size_t)cli_int(c, "tokens", 200, 0, 1 << 24);
-    writer w = { .c = c };
-    open_model(&w);
-    size_t n_prompt = read_prompt(&w, n);
+/* Reads what is not read yet, and writes what follows. */
+static void go_on(writer *w) {
+    cli *c = w->c;
+    size_t n_prompt = w->ids.n, had = w->fed;
+    for (size_t i = had; i < n_prompt; i++)
+        if (w->ids.at[i] >= w->k.model.vocab)
+            cli_fail(c, "the prompt has token %d, the model has %lld: the vocabulary is another model's", w->ids.at[i],
+                     (long long)w->k.model.vocab);
     double begin = cli_seconds();
-    read_chunks(&w, n_prompt);
-    for (; w.n < n_prompt; w.n++) {
-        if ((int64_t)w.n >= w.start) feed(&w, w.n);
-        if (!c->json && w.ids[w.n] != w.begin) show(&w, w.ids[w.n]);
+    if (!had) read_chunks(w);
+    for (size_t i = 0; i < n_prompt; i++) {
+        if (i >= w->fed) feed(w, i);
+        if (!c->json && !w->chat && w->ids.at[i] != w->begin) show(w, w->ids.at[i]);
     }
     double middle = cli_seconds();
-    write_tokens(&w, n);
+    write_tokens(w, (size_t)cli_int(c, "tokens", 200, 0, 1 << 24));
     double seconds = cli_seconds() - middle;
+    size_t written = w->ids.n - n_prompt, read = n_prompt - had;
     if (c->json)
-        print_json(c, &w, n_prompt, seconds);
+        print_json(c, w, n_prompt, seconds);
     else
         putchar('\n');
-    cli_note(c, "%zu tokens read in %.2f s: %.0f a second; %zu written in %.2f s: %.0f a second", n_prompt, middle - begin,
-             (double)n_prompt / (middle - begin), w.n - n_prompt, seconds, (double)(w.n - n_prompt) / seconds);
+    fflush(stdout);
+    cli_note(c, "%zu tokens read in %.2f s: %.0f a second; %zu written in %.2f s: %.0f a second", read, middle - begin,
+             (double)read / (middle - begin), written, seconds, (double)written / seconds);
+}
+
+/* Each line of the input is a message, until it ends. */
+static void converse(writer *w) {
+    char *line = NULL;
+    size_t room = 0;
+    ssize_t n;
+    bool asks = isatty(0);
+    if (w->c->json) cli_usage(w->c, "--json with --chat needs a --prompt");
+    if (asks) fputs("> ", stderr);
+    while ((n = getline(&line, &room, stdin)) > 0) {
+        if (line[n - 1] == '\n') line[n - 1] = 0;
+        add_message(w, line);
+        go_on(w);
+        lm_chat_end(w->chat, w->c, w->vocab, &w->ids);
+        if (asks) fputs("> ", stderr);
+    }
+    free(line);
+}
+
+static int run(cli *c) {
+    const char *prompt = cli_text(c, "prompt", NULL);
+    writer w = { .c = c };
+    open_model(&w);
+    if (w.begin >= 0) lm_ids_add(&w.ids, w.begin);
+    if (cli_flag(c, "chat"))
+        begin_chat(&w);
+    else if (cli_text(c, "system", NULL))
+        cli_usage(c, "--system goes with --chat");
+    if (w.chat && !prompt) {
+        converse(&w);
+    } else {
+        if (w.chat)
+            add_message(&w, prompt);
+        else
+            read_prompt(&w);
+        go_on(&w);
+    }
     close_model(&w);
     return CLI_OK;
 }
 
 static const cli_option options[] = {
     { "prompt", 'p', "TEXT", "what the text begins with; its special tokens count as such" },
+    { "chat", 0, NULL, "the prompt is a message, what is written the answer; without --prompt each line of the input is one" },
+    { "system", 0, "TEXT", "chat: a message before all others that says what answers should be like" },
     { "tokens", 'n', "N", "how many tokens to write (default 200)" },
     { "temperature", 0, "T", "logits are divided by it; 0: always the likeliest token (default 0.8)" },
     { "top-k", 0, "K", "only the K likeliest tokens (default 0: all)" },
@@ -238,12 +293,14 @@ const cli_command command_generate = {
     "MODEL is a folder: what train-lm wrote, or a GPT-2, Llama, Mistral, Qwen2 or Qwen3 from Hugging Face: config.json, "
     "model.safetensors (or the files of its index), tokenizer.json (or vocab.json, merges.txt);\n"
     "or a GGUF of these classes with a BPE: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k.\n"
+    "--chat: of models with the special tokens of ChatML (Qwen, SmolLM2) or Llama 3.\n"
     "The same seed gives the same text. When all positions of the model are taken, the last half of the text is read again.\n\n"
     "examples:\n"
     "  tenon generate kjv --prompt='And God said' --tokens=300\n"
     "  tenon generate gpt2 --prompt='The joint' --temperature=0.7 --top-p=0.95 --seed=7\n"
     "  tenon generate kjv --temperature=0 --json\n"
-    "  tenon generate llama-1b-q8_0.gguf --prompt='The joint' --context=2048",
+    "  tenon generate llama-1b-q8_0.gguf --prompt='The joint' --context=2048\n"
+    "  tenon generate qwen2.5-0.5b-instruct --chat --prompt='What is a mortise?'",
     1,
     1,
     options,

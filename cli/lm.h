@@ -49,6 +49,22 @@ tn_bpe *lm_vocab_load(cli *c, const char *folder, tn_bpe_split split);
 /* Ids of a text, behind `before` others, with room for `more`; *out_n: those of the text. Free it. */
 int32_t *lm_encode(cli *c, const tn_bpe *b, const char *text, size_t n, bool specials, size_t before, size_t more,
                    size_t *out_n);
+typedef struct lm_ids {
+    int32_t *at; /* free it */
+    size_t n, room;
+} lm_ids;
+void lm_ids_add(lm_ids *to, int32_t id);
+void lm_ids_text(lm_ids *to, cli *c, const tn_bpe *b, const char *text, size_t n, bool specials);
+
+/* lm_chat.c: messages of a conversation, in the form whose special tokens the vocabulary has; ends the program where it has
+ * none. */
+typedef struct lm_chat lm_chat;
+const lm_chat *lm_chat_find(cli *c, const tn_bpe *b);
+/* text NULL: the begin of a message that a model then writes, until the last token of it; what comes behind its text. */
+void lm_chat_add(const lm_chat *f, cli *c, const tn_bpe *b, const char *role, const char *text, lm_ids *to);
+void lm_chat_end(const lm_chat *f, cli *c, const tn_bpe *b, lm_ids *to);
+int32_t lm_chat_last(const lm_chat *f, const tn_bpe *b);
+
 /* Files of a model beside config.json and weights: its tokenizer, what texts are written with. */
 void lm_copy_files(cli *c, const char *from, const char *to);
 

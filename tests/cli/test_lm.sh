@@ -137,6 +137,8 @@ wrong 1 "was trained on a text of 20000" train-lm other -o whole --resume
 wrong 1 "h.1.* is not in the file" train-lm text -o whole --resume --layers 2
 wrong 1 "no model's folder" generate nowhere
 wrong 2 "f32, bf16 or f16, not f64" generate whole --dtype f64
+wrong 1 "no form that is known" generate whole --chat -p x
+wrong 2 "system goes with --chat" generate whole --system x
 wrong 2 "4, 8 or 16" quantize whole -o x --bits 9
 wrong 1 "quantised already" quantize whole8 -o x
 wrong 1 "an even number" quantize whole -o x --group 1 --bits 4

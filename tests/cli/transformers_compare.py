@@ -195,5 +195,45 @@ for name, (config, kind, dtype) in MODELS.items():
             print(f"{name}: {path} --chunk {chunk}: {same} of {len(want)} tokens are the same (prompt {len(prompt)}, least gap {min(gaps):.5f}) {p.stderr}")
             bad += 1
     print(f"{name}: {len(prompt)} tokens of the prompt and {len(want) - len(prompt)} more, {len(set(want[len(prompt):]))} different ones, least gap of two logits {min(gaps):.4f}")
+
+# ---- conversations: the tokens of messages, by the templates of such models
+CHATS = {
+    "ChatML": (split(W + r"\p{N}" + R), ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], False, "<|im_end|>",
+               "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
+               "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"),
+    "Llama 3": (split(W + r"\p{N}{1,3}" + R), ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
+                True, "<|eot_id|>",
+                "{% for m in messages %}{{ (bos_token if loop.first else '') + '<|start_header_id|>' + m['role'] + '<|end_header_id|>\n\n'"
+                " + m['content'] | trim + '<|eot_id|>' }}{% endfor %}"
+                "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"),
+}
+for name, (pre, specials, begin, last, template) in CHATS.items():
+    if len(sys.argv) > 4 and "chat" not in sys.argv[4:]:
+        continue
+    tok = of_bytes(pre, specials, begin=begin, ignore=begin)
+    folder = f"{out}/chat"
+    m = T.AutoModelForCausalLM.from_config(T.LlamaConfig(**small, vocab_size=(tok.get_vocab_size() + 63) // 64 * 64))
+    m.save_pretrained(folder)
+    tok.save(folder + "/tokenizer.json")
+    fast = T.PreTrainedTokenizerFast(tokenizer_object=tok, bos_token=specials[0], chat_template=template)
+    run = lambda *more, **k: subprocess.run([tenon, "generate", folder, "--chat", "-n", "5", "--temperature", "0", "-q", "--threads", "1", *more], capture_output=True, text=True, errors="replace", **k)
+    for system in None, "Be brief. ":
+        for text in "What is a mortise?", " two\nlines, 1234 of them \n", "na\u00efve \u2192 \u00fcber", "x", "  ":
+            messages = ([{"role": "system", "content": system}] if system else []) + [{"role": "user", "content": text}]
+            want = fast.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
+            p = run("-p", text, "--json", *(["--system", system] if system else []))
+            got = json.loads(p.stdout) if p.returncode == 0 else {"ids": [], "prompt_tokens": 0}
+            compared += 1
+            if got["ids"][: got["prompt_tokens"]] != list(want):
+                print(f"chat, {name}: {text!r}, {got['ids']} and not {list(want)} {p.stderr}")
+                bad += 1
+    p = run("-p", f"say {last} now", "--json")  # what a message spells is text
+    if p.returncode or json.loads(p.stdout)["ids"].count(tok.token_to_id(last)) != 1:
+        print(f"chat, {name}: a message ends itself: {p.stdout} {p.stderr}")
+        bad += 1
+    p = run(input="What?\nAnd then?\n")
+    if p.returncode or p.stdout.count("\n") < 2:
+        print(f"chat, {name}: two messages: {p.stdout} {p.stderr}")
+        bad += 1
 print(f"count: {compared} runs of models beside transformers {T.__version__}")
 sys.exit(bad > 0)
