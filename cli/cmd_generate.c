@@ -20,6 +20,7 @@ typedef struct writer {
     const lm_chat *chat; /* NULL: a text that goes on */
     lm_ids ids;          /* all so far; */
     size_t fed, shown;   /* how many of them the model has read, and how many were written */
+    uint64_t random;
 } writer;
 
 static void read_token(writer *w, size_t i) {
@@ -191,10 +192,9 @@ static void write_tokens(writer *w, size_t n) {
     tn_text_sample_opts o = { .temperature = cli_number(c, "temperature", 0.8, 0, 1e6),
                               .top_k = (int)cli_int(c, "top-k", 0, 0, TN_TEXT_MAX_TOKENS),
                               .top_p = cli_number(c, "top-p", 1, 0, 1) };
-    uint64_t random = (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX);
     for (size_t i = 0; i < n; i++) {
         int32_t id;
-        cli_need(c, tn_text_sample(cli_ctx(c), w->logits, (size_t)w->k.model.vocab, &o, &random, &id));
+        cli_need(c, tn_text_sample(cli_ctx(c), w->logits, (size_t)w->k.model.vocab, &o, &w->random, &id));
         if (ends(w, id)) break;
         lm_ids_add(&w->ids, id);
         if (!c->json) show(w, id);
@@ -249,7 +249,7 @@ static void converse(writer *w) {
 
 static int run(cli *c) {
     const char *prompt = cli_text(c, "prompt", NULL);
-    writer w = { .c = c };
+    writer w = { .c = c, .random = (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX) };
     open_model(&w);
     if (w.begin >= 0) lm_ids_add(&w.ids, w.begin);
     if (cli_flag(c, "chat"))

@@ -50,7 +50,7 @@ static void add_texts(packer *p) {
     for (; path; path = cli_next(p->c, "text", &at)) {
         size_t n, more;
         char *text = cli_read_file(p->c, path, &n);
-        int32_t *next = lm_encode(p->c, b, text, n, false, 0, 0, &more);
+        int32_t *next = lm_encode(p->c, b, text, n, false, 0, &more);
         if (!(ids = realloc(ids, (n_ids + more + 1) * sizeof *ids))) cli_fail(p->c, "out of memory: token ids of %s", path);
         memcpy(ids + n_ids, next, more * sizeof *ids);
         n_ids += more;

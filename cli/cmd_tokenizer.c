@@ -93,7 +93,7 @@ static int encode(cli *c) {
     size_t n, n_ids;
     tn_bpe *b = load(c);
     char *text = read_all(c, &n);
-    int32_t *ids = lm_encode(c, b, text, n, !cli_flag(c, "plain"), 0, 0, &n_ids);
+    int32_t *ids = lm_encode(c, b, text, n, !cli_flag(c, "plain"), 0, &n_ids);
     if (c->json) {
         json j = json_begin(stdout, "tokenizer encode");
         json_array(&j, "ids");

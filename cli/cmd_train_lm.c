@@ -130,7 +130,7 @@ static void read_text(trainer *t, bool resumed) {
         t->vocab = lm_vocab_load(c, t->folder, t->k.split);
     else
         make_vocab(t, text, n);
-    t->ids = lm_encode(c, t->vocab, text, n, false, 0, 1, &n_ids);
+    t->ids = lm_encode(c, t->vocab, text, n, false, 1, &n_ids);
     free(text);
     t->n_ids = (int64_t)n_ids;
     if (!given) t->k.model.vocab = tn_bpe_count(t->vocab);

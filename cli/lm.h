@@ -46,9 +46,8 @@ char *lm_path(const char *folder, const char *name); /* free it */
 bool lm_has(const char *folder, const char *name);   /* a file */
 /* tokenizer.json, or vocab.json and merges.txt, which do not say how text is split. */
 tn_bpe *lm_vocab_load(cli *c, const char *folder, tn_bpe_split split);
-/* Ids of a text, behind `before` others, with room for `more`; *out_n: those of the text. Free it. */
-int32_t *lm_encode(cli *c, const tn_bpe *b, const char *text, size_t n, bool specials, size_t before, size_t more,
-                   size_t *out_n);
+/* Ids of a text, with room for `more`; *out_n: those of the text. Free it. */
+int32_t *lm_encode(cli *c, const tn_bpe *b, const char *text, size_t n, bool specials, size_t more, size_t *out_n);
 typedef struct lm_ids {
     int32_t *at; /* free it */
     size_t n, room;

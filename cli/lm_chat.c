@@ -39,7 +39,7 @@ void lm_ids_add(lm_ids *to, int32_t id) {
 
 void lm_ids_text(lm_ids *to, cli *c, const tn_bpe *b, const char *text, size_t n, bool specials) {
     size_t n_ids;
-    int32_t *ids = lm_encode(c, b, text, n, specials, 0, 0, &n_ids);
+    int32_t *ids = lm_encode(c, b, text, n, specials, 0, &n_ids);
     for (size_t i = 0; i < n_ids; i++) lm_ids_add(to, ids[i]);
     free(ids);
 }

@@ -46,12 +46,11 @@ tn_bpe *lm_vocab_load(cli *c, const char *folder, tn_bpe_split split) {
     return b;
 }
 
-int32_t *lm_encode(cli *c, const tn_bpe *b, const char *text, size_t n, bool specials, size_t before, size_t more,
-                   size_t *out_n) {
+int32_t *lm_encode(cli *c, const tn_bpe *b, const char *text, size_t n, bool specials, size_t more, size_t *out_n) {
     size_t room = n + 1; /* hardly any text has more tokens */
     for (;;) {
-        int32_t *ids = cli_alloc((before + room + more) * sizeof *ids);
-        cli_need(c, tn_bpe_encode(cli_ctx(c), b, text, n, specials, ids + before, room, out_n));
+        int32_t *ids = cli_alloc((room + more) * sizeof *ids);
+        cli_need(c, tn_bpe_encode(cli_ctx(c), b, text, n, specials, ids, room, out_n));
         if (*out_n <= room) return ids;
         room = *out_n;
         free(ids);

@@ -282,7 +282,7 @@ graph *graph_at(const graph *g, const int64_t *dims, arena *a); /* graph_at.c: f
 bool kernel_has_params(const kernel *k);
 /* kernel.c: bytes_read and bytes_written of a scalar kernel: what its instructions can touch, for the largest dims. */
 void kernel_count_traffic(kernel *k);
-void kernel_used_rows(const kernel *k, bool *used, bool *given); /* [rows of k->params] what code has, computes not */
+void kernel_used_rows(const kernel *k, bool *used, bool *given); /* [rows of k->params] in its code; of these, from a run */
 /* The kernel where each dim has its largest value: what costs are counted of. k itself where it has no parameters. */
 const kernel *kernel_at_most(const kernel *k, arena *a);
 /* The kernel for these values of its dims, as if it had been written for them, in arena a. Jumps with

@@ -14,7 +14,7 @@
 
 /* SLOT_IO + k: the k-th input or output in plan.io order; behind these a slot for each window (plan_slots) */
 enum { SLOT_TEMP, SLOT_STATE, SLOT_SHARED, SLOT_CONST, SLOT_SCRATCH, SLOT_RING, SLOT_IO };
-enum { PLAN_ALIGN = 256, PLAN_PAGE = 4096, PLAN_MOST_LANES = 8 /* iterations at a time */ };
+enum { PLAN_ALIGN = 256, PLAN_PAGE = 4096, PLAN_MOST_AT_ONCE = 8 /* iterations at a time */ };
 
 /* What a buffer takes in its arena: up to the next aligned place. Arrays of whole pages would all begin at the same place of a
  * page, and lines so far apart share the few places that a cache has for them: they get a place more, so that neighbours begin
@@ -188,10 +188,10 @@ static inline bool plan_has_control(const plan *p) {
 }
 /* Behind step i and all that is inside. */
 static inline int pstep_end(const plan *p, int i) { return i + 1 + p->steps.at[i].inside; }
-/* From iteration to iteration of an input or output of so many bytes. What GPUs load wide from begins at an aligned place in
- * each; the CPU finds them as the caller has them, one behind the other. */
-static inline int64_t plan_ring_stride(int64_t bytes, bool gpu) {
-    return gpu && bytes >= KERNEL_WIDE_BYTES ? (bytes + 15) / 16 * 16 : bytes;
+/* From iteration to iteration of an input or output of so many bytes, with the largest sizes `most`. What GPUs load wide from
+ * begins at an aligned place in each; the CPU finds them as the caller has them, one behind the other. */
+static inline int64_t plan_ring_stride(int64_t bytes, int64_t most, bool gpu) {
+    return gpu && most >= KERNEL_WIDE_BYTES ? (bytes + 15) / 16 * 16 : bytes;
 }
 /* The loop over the steps of a run, or NULL. */
 static inline pstep *plan_loop(const plan *p) { return p->steps.n && p->steps.at[0].kind == PSTEP_LOOP ? p->steps.at : NULL; }

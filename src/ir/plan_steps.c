@@ -136,7 +136,7 @@ static void check_tree(plan_problems *c) {
 
 static void check_stride(plan_problems *c, const pring *x, bool gpu) {
     const pbuf *b = &c->p->bufs.at[x->buf];
-    int64_t want = plan_ring_stride(b->bytes, gpu);
+    int64_t want = plan_ring_stride(b->bytes, b->bytes, gpu);
     if (x->stride != want)
         plan_problem(c, "b%d has %lld bytes, but moves by %lld from iteration to iteration, expected %lld", x->buf,
                      (long long)b->bytes, (long long)x->stride, (long long)want);

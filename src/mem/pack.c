@@ -296,7 +296,7 @@ void mem_pack(plan *p, int64_t roomy) {
     if (overlaps) apart.reach = p->kernels.n;
     place_all(p, &x, &apart);
     if (loop) loop->overlaps = overlaps;
-    while (overlaps && loop->overlaps < PLAN_MOST_LANES && 2 * loop->overlaps * p->temp_bytes <= roomy) loop->overlaps *= 2;
+    while (overlaps && loop->overlaps < PLAN_MOST_AT_ONCE && 2 * loop->overlaps * p->temp_bytes <= roomy) loop->overlaps *= 2;
     if (!fits || overlaps) return;
     int64_t most = MOST_SPREAD * p->temp_bytes;
     find_order(p, &apart);

@@ -14,7 +14,7 @@ static pstep loop_of_run(const plan *p) {
     pring *rings = ARENA_ARRAY(p->a, pring, p->io.n + 1);
     for (int b = 0; b < p->bufs.n; b++)
         if (p->bufs.at[b].io >= 0 && p->bufs.at[b].bytes > 0)
-            rings[x.n_rings++] = (pring){ b, plan_ring_stride(p->bufs.at[b].bytes, gpu) };
+            rings[x.n_rings++] = (pring){ b, plan_ring_stride(p->bufs.at[b].bytes, p->bufs.at[b].bytes, gpu) };
     x.rings = rings;
     return x;
 }

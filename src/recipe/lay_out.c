@@ -4,7 +4,7 @@
  *
  * Along a row of bytes, lanes would be neighbouring inputs, and each vector of weights would be widened (one core of a Zen 4,
  * 128 weights of 4 bits: 22 cycles by rows, 14 by panels, whose bytes are words (step join_bytes)). Not what other kernels read
- * as it lies (a table of tokens that makes the logits, too): it would be in memory twice. */
+ * as it lies: it would be in memory twice. A table of tokens that makes the logits, too, is read by row out of these panels. */
 #include "loop/lay_out.h"
 #include "loop/operand.h"
 #include "recipe/register_tile.h"

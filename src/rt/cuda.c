@@ -37,7 +37,7 @@ typedef struct instance { /* of a graph; kept with its graph where numbers of th
     size_t room;
     int n;          /* .. the first of them are those of the list's launches */
     uint64_t sizes; /* l.sizes that it was made or changed for */
-    int lanes;      /* of l.places */
+    int copies;     /* of l.places */
     int at_once;    /* steps of a turn of a loop */
 } instance;
 
@@ -668,7 +668,7 @@ static int add_to_chain(void *ud, int from, int to, int64_t step) {
 static int instantiate(list *l, instance *x, cu_object graph, cu_object *nodes, size_t room) {
     cuda *d = l->dev;
     int rc = d->cu.cuGraphInstantiate(&x->made, graph, 0);
-    x->lanes = l->l.places ? l->l.places->lanes : 0;
+    x->copies = l->l.places ? l->l.places->copies : 0;
     if (!rc && l->l.sizes) x->source = graph, x->nodes = nodes, x->room = room, x->sizes = l->l.sizes;
     return rc;
 }
@@ -709,7 +709,7 @@ static tn_status make_graph(list *l, int steps, instance *out, err *e) {
 static void patch_graph(list *l, int which) {
     cuda *d = l->dev;
     instance *x = &l->graph[which];
-    if (x->made && l->l.places && which != ONE_STEP && x->lanes != l->l.places->lanes) drop_graph(d, x);
+    if (x->made && l->l.places && which != ONE_STEP && x->copies != l->l.places->copies) drop_graph(d, x);
     if (!x->made || x->sizes == l->l.sizes) return;
     int rc = x->nodes && d->cu.cuGraphExecKernelNodeSetParams ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
     for (int k = 0; k < x->n && !rc; k++) {

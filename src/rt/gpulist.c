@@ -210,7 +210,7 @@ void gpu_list_ring(gpu_list *l, int slot, size_t stride, int64_t length) {
 void gpu_list_places(gpu_list *l, const device_places *places) { l->places = places; }
 
 void gpu_list_sizes(gpu_list *l, const int64_t *blocks, const int64_t *rows) {
-    bool same = !l->places;
+    bool same = !l->places; /* these depend on sizes, too */
     for (int i = 0, launch = 0; i < l->n_nodes; i++) {
         gpu_node *n = &l->nodes[i];
         if (n->times_row) same &= n->times == rows[n->times_row - 1], n->times = rows[n->times_row - 1];
@@ -270,7 +270,7 @@ bool gpu_loop_fits(const gpu_list *l) {
 uint64_t gpu_list_place(const gpu_list *l, const device_arg *a, int64_t step) {
     const gpu_slot *s = &l->slots[a->slot];
     const device_places *p = a->place ? l->places : NULL;
-    uint64_t offset = p ? p->at[a->place - 1].offset + p->stride * (uint64_t)(step % p->lanes) : a->offset;
+    uint64_t offset = p ? p->at[a->place - 1].offset + p->stride * (uint64_t)(step % p->copies) : a->offset;
     return s->at + offset + s->stride * (uint64_t)((l->start + step) % s->length);
 }
 
@@ -462,8 +462,8 @@ tn_status gpu_list_order(const gpu_list *l, int steps, gpu_order *out, err *e) {
     tn_status st = TN_OK;
     if (total <= MAX_SEARCHED) st = as_needed(l, total, out, e);
     if (!st && out->first) st = longest_path(l, out, &path, e);
-    bool lanes = l->places && l->places->lanes > 1; /* steps that need little of each other: however long their launches are */
-    if (!st && (!out->first || (path > PAYS * total && !lanes))) {
+    bool apart = l->places && l->places->copies > 1; /* steps that need little of each other, however long their launches are */
+    if (!st && (!out->first || (path > PAYS * total && !apart))) {
         gpu_order_free(l, out);
         st = in_a_row(l, total, out, e);
     }

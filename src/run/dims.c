@@ -40,8 +40,8 @@ void session_place_temps(tn_session *s) {
         s->place[b] = (struct device_place){ (size_t)all, (size_t)bytes };
         all += plan_room(bytes);
     }
-    s->places = (device_places){ s->place, PLAN_MOST_LANES, (size_t)all };
-    while (s->places.lanes && s->places.lanes * all > room) s->places.lanes /= 2;
+    s->places = (device_places){ s->place, PLAN_MOST_AT_ONCE, (size_t)all };
+    while (s->places.copies && s->places.copies * all > room) s->places.copies /= 2;
 }
 
 tn_status session_set_dims(tn_session *s, const int64_t *values) {
@@ -65,7 +65,7 @@ tn_status session_set_dims(tn_session *s, const int64_t *values) {
         int64_t now = bytes_of(s, &s->p->io[i]);
         if (now > s->io_bytes[i]) s->io_flags[i] |= SESSION_MOVED; /* what lies side by side may overlap now */
         s->io_bytes[i] = now;
-        if (s->io_stride) s->io_stride[i] = (size_t)(s->p->io[i].bytes < KERNEL_WIDE_BYTES ? now : (now + 15) / 16 * 16);
+        if (s->io_stride) s->io_stride[i] = (size_t)plan_ring_stride(now, s->p->io[i].bytes, true);
     }
     return TN_OK;
 }

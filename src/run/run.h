@@ -15,7 +15,7 @@ struct tn_session {
     buffer *temp, *state, *scratch;
     int64_t *grids;             /* [kernels] thread blocks of the launches, likewise */
     struct device_place *place; /* [plan.bufs.n] of temporaries, where steps may overlap: each has memory of its own */
-    device_places places;       /* lanes: 0: they are too large for that */
+    device_places places;       /* copies: 0: they are too large for that */
     bool moved;                 /* all are to be brought to the device before the next run; immediate: .sized is made again */
     buffer *shared;             /* states that no run changes: the program's, or .. */
     own_states *own_states;     /* .. those of this session, since it has set one or shares another's; NULL: the program's */

@@ -124,6 +124,14 @@ static tn_status record_steps(tn_session *s, list *l, int i, int end) {
     return code;
 }
 
+/* Places of temporaries, and what follows from the dims. */
+static void bring_sizes(const tn_session *s, list *l) {
+    const device_api *api = s->p->dev->api;
+    const char *missing;
+    if (s->place && api->places) api->places(l, s->places.copies ? &s->places : NULL);
+    if (s->grids && api->sizes && session_has_dims(s, &missing)) api->sizes(l, s->grids, s->rows);
+}
+
 tn_status session_record(tn_session *s, bool kernels, list **out) {
     tn_program *p = s->p;
     const device_api *api = p->dev->api;
@@ -148,9 +156,7 @@ tn_status session_record(tn_session *s, bool kernels, list **out) {
         api->bind(l, SLOT_RING, s->temp, 0);
     else
         api->bind_host(l, SLOT_RING, s->ring);
-    const char *missing;
-    if (s->place && api->places) api->places(l, s->places.lanes ? &s->places : NULL);
-    if (s->grids && api->sizes && session_has_dims(s, &missing)) api->sizes(l, s->grids, s->rows);
+    bring_sizes(s, l);
     for (int i = 0; i < p->n_io; i++) {
         if (s->io_buf && s->io_buf[i]) api->bind(l, SLOT_IO + i, s->io_buf[i], 0);
         if (!s->io_buf && s->bound[i]) api->bind_host(l, SLOT_IO + i, s->bound[i]);
@@ -412,8 +418,7 @@ static tn_status submit_remote(tn_session *s, int64_t steps, uint64_t *out_ticke
     const device_api *api = p->dev->api;
     tn_status code = TN_OK;
     int64_t fed, at_once = steps_at_once(s, steps, &fed);
-    if (s->moved && s->place && api->places) api->places(s->list, s->places.lanes ? &s->places : NULL);
-    if (s->moved && api->sizes) api->sizes(s->list, s->grids, s->rows);
+    if (s->moved) bring_sizes(s, s->list);
     s->moved = false;
     for (int i = 0; i < p->n_io && !code; i++) code = make_room(s, i, steps);
     for (int64_t first = 0, end; first < steps && !code; first = end) {

@@ -64,8 +64,7 @@ affine group_axis_vars(sched *s, group *gr, kernel *k, split_list *var_of, val o
         kvar v = kernel_var(k, name, outer, row, reduce);
         VEC_PUSH(k->a, var_of, (split){ owner, axis, cuts[i] });
         affine own = affine_var(s->a, v);
-        sum = t ? affine_add_params(t, sum, affine_scale_params(t, own, cuts[i]))
-                : affine_add(s->a, sum, affine_scale(s->a, own, cuts[i]));
+        sum = view_plus(k, sum, own, cuts[i]);
         whole = cuts[i];
     }
     return sum;
@@ -81,10 +80,7 @@ void group_root_index(sched *s, group *gr, int r, kernel *k, split_list *var_of,
             out[i] = affine_const(0);
             for (kvar v = 0; v < k->vars.n; v++)
                 if (var_of->at[v].node == first && var_of->at[v].axis == i)
-                    out[i] = k->params
-                                 ? affine_add_params(k->params, out[i],
-                                                     affine_scale_params(k->params, affine_var(s->a, v), var_of->at[v].inner))
-                                 : affine_add(s->a, out[i], affine_scale(s->a, affine_var(s->a, v), var_of->at[v].inner));
+                    out[i] = view_plus(k, out[i], affine_var(s->a, v), var_of->at[v].inner);
         } else {
             out[i] = group_axis_vars(s, gr, k, var_of, root, i, n->dims[i], "j", false, false);
         }

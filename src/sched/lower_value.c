@@ -49,15 +49,12 @@ affine lower_local_index(lower *w, const item *it, const affine *idx) {
     for (int i = n->rank - 1; i >= 0; i--) {
         if (lower_axis_is_row(w, it->v, i) || n->dims[i] == 1) continue;
         stride = graph_dim_most(w->g, stride);
-        flat = t ? affine_add_params(t, flat, affine_scale_params(t, idx[i], stride))
-                 : affine_add(w->a, flat, affine_scale(w->a, idx[i], stride));
+        flat = view_plus(w->k, flat, idx[i], stride);
         stride = t ? ext_mul(t, stride, n->dims[i]) : stride * n->dims[i];
     }
     /* one copy for each row that is worked on at once: tile drops the loop's own value and keeps the copy's number */
     for (kvar v = 0; v < w->an.n_root_vars; v++)
-        if (w->an.alive[v])
-            flat = t ? affine_add_params(t, flat, affine_scale_params(t, affine_var(w->a, v), stride))
-                     : affine_add(w->a, flat, affine_scale(w->a, affine_var(w->a, v), stride));
+        if (w->an.alive[v]) flat = view_plus(w->k, flat, affine_var(w->a, v), stride);
     return flat;
 }
 

@@ -2,6 +2,8 @@
  * kernel that they become. */
 #include "sched/row_join.h"
 
+#include "sched/sched.h"
+
 enum { MAX_ALL = 640 /* plan buffers that a chain touches */, MAX_INS = 8000 };
 
 /* ---- what a kernel does to its buffers ---- */
@@ -208,11 +210,8 @@ typedef struct joiner {
 } joiner;
 
 static affine moved(const joiner *w, affine x, const affine *to) {
-    exts *t = w->o->params;
     affine y = affine_const(x.base);
-    for (int i = 0; i < x.n; i++)
-        y = t ? affine_add_params(t, y, affine_scale_params(t, to[x.t[i].var], x.t[i].coef))
-              : affine_add(w->o->a, y, affine_scale(w->o->a, to[x.t[i].var], x.t[i].coef));
+    for (int i = 0; i < x.n; i++) y = view_plus(w->o, y, to[x.t[i].var], x.t[i].coef);
     return y;
 }
 

@@ -89,7 +89,8 @@ typedef struct view_fail { /* a reshape that needs loop `var` split with this in
     ext inner;
 } view_fail;
 typedef VEC(kmask) kmask_list;
-affine view_moved(const kernel *k, affine x, ext by); /* x + by */
+affine view_moved(const kernel *k, affine x, ext by);             /* x + by */
+affine view_plus(const kernel *k, affine x, affine y, ext times); /* x + y * times */
 bool view_operand(const kernel *k, const graph *g, val v, const affine *idx, affine *out_idx, kmask_list *masks,
                   view_fail *fail);
 affine view_flat(const kernel *k, const graph *g, val v, const affine *idx); /* row-major element index */

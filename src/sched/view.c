@@ -12,6 +12,7 @@ affine view_moved(const kernel *k, affine x, ext by) { return add(k, x, affine_c
 static affine scale(const kernel *k, affine x, ext by) {
     return k->params ? affine_scale_params(k->params, x, by) : affine_scale(k->a, x, by);
 }
+affine view_plus(const kernel *k, affine x, affine y, ext times) { return add(k, x, scale(k, y, times)); }
 static ext times(const kernel *k, ext x, ext y) { return k->params ? ext_mul(k->params, x, y) : x * y; }
 static bool divides(const kernel *k, ext x, ext y, ext *out) {
     if (k->params) return ext_divides(k->params, x, y, out);

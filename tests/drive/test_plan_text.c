@@ -50,7 +50,7 @@ static int64_t make_rings(const plan *p, eval_memory *m, arena *a, rng *r, int64
     for (int i = 0; i < p->io.n; i++) {
         const pio *io = &p->io.at[i];
         length[i] = rng_below(r, 2) ? rng_between(r, 1, io->is_output ? steps : 3) : 0; /* a trace, or a ring of batches */
-        stride[i] = plan_ring_stride(io->bytes, plan_is_for_gpus(p));
+        stride[i] = plan_ring_stride(io->bytes, io->bytes, plan_is_for_gpus(p));
         int64_t room = length[i] ? length[i] : 1;
         m->io[i] = arena_alloc(a, (size_t)(room * stride[i] + 1));
         memset(m->io[i], EVAL_POISON, (size_t)(room * stride[i]));

@@ -10,13 +10,13 @@ static int random_below(int n) { return (int)((seed = seed * 1664525u + 10139042
 enum { SLOTS = 3, BYTES = 64, MOST = 24, PLACES = 4 };
 static char memory[SLOTS][BYTES];
 
-/* Places of a random size for steps in so many lanes, 0: none. */
-static const device_places *make_places(int lanes) {
+/* Places of a random size, so many copies of them; 0: none. */
+static const device_places *make_places(int copies) {
     static struct device_place at[PLACES];
     static device_places places;
     for (int i = 0; i < PLACES; i++) at[i] = (struct device_place){ (size_t)random_below(3) * 8, (size_t)random_below(3) * 8 };
-    places = (device_places){ at, lanes, 16 };
-    return lanes ? &places : NULL;
+    places = (device_places){ at, copies, 16 };
+    return copies ? &places : NULL;
 }
 
 static gpu_list *make_list(mem m, int nodes, bool ring) {
