@@ -252,24 +252,10 @@ static void report_text(const checked *r) {
            (long long)r->difference.index, r->difference.got, r->difference.want, r->difference.bound);
 }
 
-/* Programs of mode immediate have no control flow. */
-static const char *default_modes(cli *c, uint64_t seed) {
-    tn_graph *g = model_open(c, c->args[0], seed);
-    bool control = false;
-    for (int i = 0; i < tn_ir_n_values(g); i++) {
-        tn_ir_value v;
-        cli_need(c, tn_ir_get_value(g, i, &v));
-        control = control || !strcmp(v.op, "if") || !strcmp(v.op, "while") || !strcmp(v.op, "scan");
-    }
-    tn_graph_free(g);
-    return control ? "graph,compiled" : "immediate,compiled";
-}
-
 static int run(cli *c) {
     char *modes[4];
     uint64_t seed = (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX);
-    const char *given = cli_text(c, "modes", NULL);
-    int n = cli_words(c, given ? given : default_modes(c, seed), modes, 4);
+    int n = cli_words(c, cli_text(c, "modes", "immediate,compiled"), modes, 4);
     for (int i = 0; i < n; i++) cli_mode(c, modes[i]);
     checked r[4];
     bool ok = true;
@@ -292,7 +278,7 @@ static int run(cli *c) {
 }
 
 static const cli_option options[] = {
-    { "modes", 'm', "LIST", "modes to check (default immediate,compiled; with control flow graph,compiled)" },
+    { "modes", 'm', "LIST", "modes to check (default immediate,compiled)" },
     { "each", 0, NULL, "one value at a time, so that the rest stays fused as in the real program (compiles once a value)" },
     { "seed", 's', "N", "of inputs and of builtin models (default 1)" },
     CLI_DTYPE_OPTION,

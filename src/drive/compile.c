@@ -36,16 +36,6 @@ static void count(tn_program *p) {
     s->state_bytes = (uint64_t)(p->plan->state_bytes + p->plan->shared_bytes);
 }
 
-/* What the scheduler says of other modes, and control flow, which runs in those. */
-static void check_immediate(tn_program *p, val v) {
-    const graph *g = p->graph;
-    const node *n = graph_get(g, v);
-    const op_info *info = op_get((op_code)n->op);
-    if (info->cls == CL_CTRL && n->op != OP_param)
-        guard_fail(&p->gd, TN_ERR_UNSUPPORTED, "op %s (%%%u)%s%s: mode immediate has no control flow yet", info->name, v,
-                   n->where ? " at " : "", n->where ? n->where : "");
-}
-
 static const graph *graph_at_most(const graph *g, arena *a) {
     if (!g->params || !g->params->n_dims) return g;
     int64_t *dims = ARENA_ARRAY(a, int64_t, g->params->n_dims + 1);
@@ -56,7 +46,6 @@ static const graph *graph_at_most(const graph *g, arena *a) {
 /* Slots of an immediate program, in the order that plans use. */
 static void list_slots(tn_program *p) {
     const graph *g = p->graph;
-    for (val v = 1; v < (val)g->nodes.n; v++) check_immediate(p, v);
     const graph *most = p->most = graph_at_most(g, &p->arena);
     pio *io = ARENA_ARRAY(&p->arena, pio, g->inputs.n + g->outputs.n);
     pstate *states = ARENA_ARRAY(&p->arena, pstate, g->inputs.n);

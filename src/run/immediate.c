@@ -44,6 +44,8 @@ void immediate_free(immediate *im) {
     if (!im) return;
     for (int i = 0; i < TABLE; i++)
         if (im->table[i].p) drop(&im->table[i]);
+    for (int i = 0; i < COPIES; i++)
+        if (im->copies[i].l) im->dev->api->discard(im->copies[i].l);
     mem_free(im->ctx->mem, im->table, TABLE * sizeof *im->table);
     mem_free(im->ctx->mem, im, sizeof *im);
 }
@@ -219,4 +221,52 @@ void immediate_fill_splat(const graph *g, val v, void *to) {
         else
             dtype_store_int((tn_dtype)n->dtype, to, k, n->imm_int);
     }
+}
+
+tn_status immediate_put_splat(const tn_ctx *ctx, device *dev, const graph *g, val v, buffer *b, err *e) {
+    size_t bytes = drive_value_bytes(g, v);
+    void *host = dev->api->map(dev, b);
+    if (host) {
+        immediate_fill_splat(g, v, host);
+        return TN_OK;
+    }
+    void *tmp = mem_alloc(ctx->mem, bytes);
+    if (!tmp) return err_set(e, TN_ERR_NOMEM, "out of memory: %zu bytes", bytes);
+    immediate_fill_splat(g, v, tmp);
+    tn_status code = dev->api->upload(dev, b, 0, tmp, bytes, e);
+    mem_free(ctx->mem, tmp, bytes);
+    return code;
+}
+
+/* ---- copies ---- */
+
+static tn_status find_copy(immediate *im, size_t bytes, list **out) {
+    const device_api *api = im->dev->api;
+    for (int i = 0; i < COPIES; i++)
+        if (im->copies[i].l && im->copies[i].bytes == bytes) {
+            *out = im->copies[i].l;
+            return TN_OK;
+        }
+    struct copy_list *c = &im->copies[im->next_copy++ % COPIES];
+    if (c->l) api->discard(c->l);
+    c->l = NULL, c->bytes = bytes;
+    list *l = NULL;
+    tn_status code = api->record(im->dev, 2, &l, im->err);
+    if (!code) code = api->copy(l, 1, 0, 0, 0, bytes, im->err);
+    if (!code) code = api->seal(l, im->err);
+    if (code && l) api->discard(l);
+    if (!code) *out = c->l = l;
+    return code;
+}
+
+tn_status immediate_copy(immediate *im, buffer *to, size_t to_offset, buffer *from, size_t from_offset, size_t bytes) {
+    const device_api *api = im->dev->api;
+    list *l;
+    uint64_t ticket;
+    if (!bytes) return TN_OK;
+    tn_status code = find_copy(im, bytes, &l);
+    if (code) return code;
+    api->bind(l, 0, from, from_offset);
+    api->bind(l, 1, to, to_offset);
+    return api->submit(l, 1, &ticket, im->err);
 }

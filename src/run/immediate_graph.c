@@ -20,22 +20,6 @@ static tn_status grow_values(tn_graph *g) { /* through the graph's guard: the li
     return TN_OK;
 }
 
-static tn_status put_splat(tn_graph *g, val v, buffer *b) {
-    const device_api *api = g->dev->api;
-    size_t bytes = drive_value_bytes(g->ir, v);
-    void *host = api->map(g->dev, b);
-    if (host) {
-        immediate_fill_splat(g->ir, v, host);
-        return TN_OK;
-    }
-    void *tmp = mem_alloc(g->ctx->mem, bytes);
-    if (!tmp) return err_set(&g->ctx->err, TN_ERR_NOMEM, "out of memory: %zu bytes", bytes);
-    immediate_fill_splat(g->ir, v, tmp);
-    tn_status code = api->upload(g->dev, b, 0, tmp, bytes, &g->ctx->err);
-    mem_free(g->ctx->mem, tmp, bytes);
-    return code;
-}
-
 static tn_status copy_value(tn_graph *g, val from, val to) {
     const device_api *api = g->dev->api;
     size_t bytes = drive_value_bytes(g->ir, from);
@@ -78,7 +62,7 @@ static tn_status make_value(tn_graph *g, val v) {
     tn_status code = g->dev->api->alloc(g->dev, drive_value_bytes(g->ir, v), &x->buf, e);
     if (code) return code;
     if (n->op == OP_state && !n->data) return TN_OK; /* zeros */
-    if (is_splat(g->ir, v)) return put_splat(g, v, x->buf);
+    if (is_splat(g->ir, v)) return immediate_put_splat(g->ctx, g->dev, g->ir, v, x->buf, e);
     return n->data ? g->dev->api->upload(g->dev, x->buf, 0, n->data, drive_value_bytes(g->ir, v), e) : TN_OK;
 }
 

@@ -1,7 +1,11 @@
 /* immediate_session.c - sessions of programs compiled for immediate mode: every node in turn.
  *
- * In: a session's inputs. Out: values of all nodes, each in memory of its own; then the new values of states. */
+ * In: a session's inputs. Out: values of all nodes, each in memory of its own; then the new values of states. Control flow:
+ * immediate_control.c. */
+#include "ir/region.h"
 #include "run/immediate.h"
+
+#include <stdint.h>
 
 /* The graph for the dims that were given last. */
 typedef struct sized_graph {
@@ -25,52 +29,73 @@ static tn_status find_sizes(tn_session *s) {
 /* Before the first run: the largest one. */
 static const graph *graph_now(const tn_session *s) { return s->sized && s->sized->now ? s->sized->now : s->p->most; }
 
+static size_t n_places(const tn_session *s) { return (size_t)s->p->most->nodes.n + (s->bodies ? (size_t)s->bodies->n : 0); }
+
+static size_t place_bytes(const tn_session *s, size_t i) {
+    size_t n = (size_t)s->p->most->nodes.n;
+    return i < n ? drive_value_bytes(s->p->most, (val)i) : s->bodies->bytes[i - n];
+}
+
+/* Control flow takes a value, or gives it, as it is: ops have constants of one value in their code. */
+static bool is_handed_on(const graph *g, val v) {
+    const node *n = graph_get(g, v);
+    const region *r = &g->regions.at[n->region];
+    for (uint32_t u = n->first_use; u; u = g->uses.at[u - 1].next)
+        if (op_get((op_code)graph_get(g, g->uses.at[u - 1].user)->op)->cls == CL_CTRL) return true;
+    for (int k = 0; k < r->n_results; k++)
+        if (r->results[k] == v) return true;
+    return false;
+}
+
 static bool needs_value(const graph *g, val v) {
     const node *n = graph_get(g, v);
-    return op_get((op_code)n->op)->cls != CL_CTRL && !is_splat(g, v);
+    return op_get((op_code)n->op)->cls != CL_CTRL && (!is_splat(g, v) || is_handed_on(g, v));
 }
 
 /* The value of state update i goes into its state by changing places with it: no later reader, nobody else's place. */
 static bool changes_places(const tn_session *s, int i) {
     const graph *g = s->p->graph;
     const output *o = &g->outputs.at[i];
-    if (!s->own_buf || !o->state || op_get((op_code)graph_get(g, o->v)->op)->cls == CL_SOURCE) return false;
+    op_class c = op_get((op_code)graph_get(g, o->v)->op)->cls;
+    if (!s->own_buf || !o->state || c == CL_SOURCE || c == CL_CTRL) return false;
     for (int j = 0; j < g->outputs.n; j++)
         if (j != i && g->outputs.at[j].state && g->outputs.at[j].v == o->v) return false;
     return true;
 }
 
-/* A state that becomes another state's value changes with it at once; a device's memory is copied by way of the host. */
+/* A state that becomes another state's value, which results of control flow may be, changes with it at once; a device's memory
+ * is copied by way of the host. */
 static bool needs_staging(const tn_session *s, int i) {
     const graph *g = s->p->graph;
     const output *o = &g->outputs.at[i];
     if (!is_update(o) || changes_places(s, i)) return false;
-    return s->own_buf || graph_get(g, o->v)->op == OP_state;
+    return s->own_buf || graph_get(g, o->v)->op == OP_state || op_get((op_code)graph_get(g, o->v)->op)->cls == CL_CTRL;
 }
 
-static tn_status take_own(tn_session *s, val v) {
-    size_t bytes = drive_value_bytes(s->p->most, v);
-    if (!(s->own[v] = mem_alloc(s->p->ctx->mem, bytes)))
-        return err_set(&s->err, TN_ERR_NOMEM, "out of memory: %zu bytes for %%%u", bytes, v);
+static tn_status take_own(tn_session *s, size_t i) {
+    size_t bytes = place_bytes(s, i);
+    if (!(s->own[i] = mem_alloc(s->p->ctx->mem, bytes)))
+        return err_set(&s->err, TN_ERR_NOMEM, "out of memory: %zu bytes for %%%zu", bytes, i);
     return TN_OK;
 }
 
-static tn_status make_place(tn_session *s, val v) {
+static tn_status make_place(tn_session *s, size_t i) {
+    tn_status code = s->own_buf ? s->p->dev->api->alloc(s->p->dev, place_bytes(s, i), &s->own_buf[i], &s->err) : take_own(s, i);
+    s->at[i] = (node_place){ s->own[i], s->own_buf ? s->own_buf[i] : NULL };
+    return code;
+}
+
+/* With its first value. */
+static tn_status make_value(tn_session *s, val v) {
     const graph *g = s->p->most;
-    const device_api *api = s->p->dev->api;
-    size_t bytes = drive_value_bytes(g, v);
+    device *dev = s->p->dev;
     const node *n = graph_get(g, v);
-    if (!s->own_buf) {
-        tn_status code = take_own(s, v);
-        if (code) return code;
-        if (n->data) memcpy(s->own[v], n->data, bytes);
-    } else {
-        tn_status code = api->alloc(s->p->dev, bytes, &s->own_buf[v], &s->err);
-        if (!code && n->data) code = api->upload(s->p->dev, s->own_buf[v], 0, n->data, bytes, &s->err);
-        if (code) return code;
-    }
-    s->at[v] = (node_place){ s->own[v], s->own_buf ? s->own_buf[v] : NULL };
-    return TN_OK;
+    tn_status code = make_place(s, v);
+    if (code) return code;
+    if (!s->own_buf && n->data) memcpy(s->own[v], n->data, drive_value_bytes(g, v));
+    if (!s->own_buf && is_splat(g, v)) immediate_fill_splat(g, v, s->own[v]);
+    if (s->own_buf && is_splat(g, v)) return immediate_put_splat(s->p->ctx, dev, g, v, s->own_buf[v], &s->err);
+    return s->own_buf && n->data ? dev->api->upload(dev, s->own_buf[v], 0, n->data, drive_value_bytes(g, v), &s->err) : TN_OK;
 }
 
 static bool has_place(const tn_session *s, val v) { return s->own[v] || (s->own_buf && s->own_buf[v]); }
@@ -81,7 +106,7 @@ static tn_status make_places(tn_session *s) {
     tn_status code = TN_OK;
     for (int i = 0; i < g->outputs.n && !code; i++) {
         const output *o = &g->outputs.at[i];
-        if (is_update(o) && !has_place(s, o->state)) code = make_place(s, o->state);
+        if (is_update(o) && !has_place(s, o->state)) code = make_value(s, o->state);
     }
     for (val v = 1; v < (val)g->nodes.n && !code; v++) {
         const node *n = graph_get(g, v);
@@ -89,7 +114,22 @@ static tn_status make_places(tn_session *s) {
         if (n->data && !s->own_buf)
             s->at[v].host = (void *)(uintptr_t)n->data; /* which is read alone */
         else
-            code = make_place(s, v);
+            code = make_value(s, v);
+    }
+    return code;
+}
+
+/* Of control flow: what a loop carries, its stacks; on devices that have values of their own slices of stacks, too. */
+static tn_status make_bodies(tn_session *s) {
+    const graph *g = s->p->most;
+    tn_status code = TN_OK;
+    for (size_t i = (size_t)g->nodes.n; i < n_places(s) && !code; i++)
+        if (place_bytes(s, i) != SIZE_MAX) code = make_place(s, i);
+    for (val v = 1; v < (val)g->nodes.n && !code && s->own_buf; v++) {
+        const node *n = graph_get(g, v);
+        const region *body = n->op == OP_scan ? &g->regions.at[node_body(n)] : NULL;
+        for (int64_t k = 0; body && k < n->attr[SCAN_STEPS] && !code; k++)
+            code = make_place(s, body->params[n->attr[SCAN_CARRY] + k]);
     }
     return code;
 }
@@ -100,7 +140,8 @@ tn_status immediate_session(tn_session *s) {
     mem m = p->ctx->mem;
     tn_status code = immediate_new(p->ctx, p->dev, &p->opts, &s->imm, &s->err);
     if (code) return code;
-    size_t n = (size_t)g->nodes.n;
+    if ((code = immediate_bodies(m, g, &s->bodies, &s->err))) return code;
+    size_t n = n_places(s);
     s->at = mem_alloc(m, n * sizeof *s->at);
     s->own = mem_alloc(m, n * sizeof *s->own);
     if (s->imm->queues) s->own_buf = mem_alloc(m, n * sizeof *s->own_buf);
@@ -114,6 +155,7 @@ tn_status immediate_session(tn_session *s) {
             return err_set(&s->err, TN_ERR_NOMEM, "out of memory: %zu bytes for %%%u", drive_value_bytes(g, v), v);
     }
     code = make_places(s);
+    if (!code) code = make_bodies(s);
     for (int k = 0; k < p->n_io && !code && s->own_buf; k++)
         if (!p->io[k].is_output) s->at[p->io[k].node] = (node_place){ NULL, s->io_buf[k] };
     return code;
@@ -123,12 +165,12 @@ void immediate_session_free(tn_session *s) {
     if (!s->imm && !s->at) return;
     const graph *g = s->p->most;
     mem m = s->p->ctx->mem;
-    size_t n = (size_t)g->nodes.n;
+    size_t n = n_places(s);
     immediate_free(s->imm); /* first: what it queued may use the buffers */
     s->imm = NULL;
-    for (val v = 1; s->own && v < (val)n; v++) mem_free(m, s->own[v], drive_value_bytes(g, v));
-    for (val v = 1; s->own_buf && v < (val)n; v++)
-        if (s->own_buf[v]) s->p->dev->api->free(s->p->dev, s->own_buf[v]);
+    for (size_t i = 1; s->own && i < n; i++) mem_free(m, s->own[i], place_bytes(s, i));
+    for (size_t i = 1; s->own_buf && i < n; i++)
+        if (s->own_buf[i]) s->p->dev->api->free(s->p->dev, s->own_buf[i]);
     for (int i = 0; s->staged && i < g->outputs.n; i++) mem_free(m, s->staged[i], drive_value_bytes(g, g->outputs.at[i].v));
     if (s->sized) arena_fini(&s->sized->a);
     mem_free(m, s->sized, sizeof *s->sized);
@@ -136,6 +178,7 @@ void immediate_session_free(tn_session *s) {
     mem_free(m, s->at, n * sizeof *s->at);
     mem_free(m, s->own, n * sizeof *s->own);
     mem_free(m, s->own_buf, n * sizeof *s->own_buf);
+    immediate_bodies_free(m, g, s->bodies);
 }
 
 tn_status immediate_session_get(tn_session *s, val v, void *to) {
@@ -209,11 +252,7 @@ tn_status immediate_session_run(tn_session *s) {
     if (!code) code = take_inputs(s);
     tn_program_stats *st = &s->imm->stats; /* figures of this run */
     st->kernels = 0, st->bytes_read = st->bytes_written = st->flops = 0;
-    for (val v = 1; v < (val)g->nodes.n && !code; v++) {
-        op_class c = op_get((op_code)graph_get(g, v)->op)->cls;
-        if (c == CL_SOURCE && graph_get(g, v)->op != OP_iota) continue;
-        code = immediate_run(s->imm, g, v, s->at);
-    }
+    if (!code) code = immediate_run_region(s, g, 0);
     for (int k = 0; k < s->p->n_io && !code; k++) /* before the states change: outputs see the old ones */
         if (s->p->io[k].is_output && s->bound[k]) code = immediate_session_get(s, s->p->io[k].node, s->bound[k]);
     for (int i = 0; i < g->outputs.n && !code; i++)

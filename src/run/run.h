@@ -39,8 +39,9 @@ struct tn_session {
     int64_t *trace;        /* [n_io] steps bound by tn_session_bind_trace, or 0 */
     struct immediate *imm; /* immediate programs: */
     struct sized_graph *sized; /* with the dims of the run; NULL: the program has none */
-    struct node_place *at;     /* [graph.nodes.n] where each value is: */
-    void **own;                /* [graph.nodes.n] memory of this session, or .. */
+    struct bodies *bodies;     /* places of results of control flow; NULL: there is none */
+    struct node_place *at;     /* [graph.nodes.n + bodies.n] where each value is: */
+    void **own;                /* [likewise] memory of this session, or .. */
     buffer **own_buf;          /* .. of the device, where that has its own; else NULL */
     void **staged;             /* [graph.outputs.n] the next value of a state waits here when another needs the old one, too */
     err err;                   /* the last error of this session: sessions of one program may run, and fail, at the same time */

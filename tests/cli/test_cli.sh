@@ -122,13 +122,11 @@ for k in verify "opt --verify"; do
 done
 printf 'graph @g(c bool[], x f32[4]) {\n region @r(%%1 f32[4]) {\n %%2 = neg %%1 f32[4]\n return %%2\n }\n region @s(%%3 f32[4]) {\n %%4 = exp %%3 f32[4]\n return %%4\n }\n %%5 = if c, x then=@r else=@s f32[4]\n return %%5 as "y"\n}\n' >"$dir/if.tn"
 expect 0 verify "$dir/if.tn"
-out_has "^graph  *1 values agree" "verify of a branch"
+out_has "^immediate  *1 values agree" "verify of a branch"
 out_has "4 values in bodies are checked by the results of their ops" "verify of a branch"
-out_has "bit for bit as in graph" "verify of a branch"
+out_has "bit for bit as in immediate" "verify of a branch"
 expect 0 verify "$dir/if.tn" --modes compiled,loop --each --json
 out_has '"inside_bodies": 4, "bad": 0' "verify --json of a branch"
-expect 1 verify "$dir/if.tn" --modes immediate
-err_has "if.tn:10: mode immediate has no control flow yet" "verify of control flow, immediately"
 cat >"$dir/loops.tn" <<'END'
 graph @loops(x f32[6,4], w f32[4,4], h f32[4], state s f32[4]) {
   %n = const 6 i64[]
@@ -159,7 +157,7 @@ graph @loops(x f32[6,4], w f32[4,4], h f32[4], state s f32[4]) {
   return %w as "i", %s as "last", %q -> s
 }
 END
-expect 0 verify "$dir/loops.tn" --modes graph,compiled,loop
+expect 0 verify "$dir/loops.tn" --modes immediate,graph,compiled,loop
 out_has "^loop  *7 values agree" "verify of loops"
 expect 0 verify "$dir/loops.tn" --each --fusion 3
 printf 'graph @g(x f32[4]) {\n %%1 = abs x f32[4]\n %%2 = add %%1, 1e20 f32[4]\n %%3 = mul %%2, 1e30 f32[4]\n return %%3 as "y"\n}\n' >"$dir/overflow.tn"

@@ -564,14 +564,6 @@ static void test_options(void **state) {
     stop(&f);
 }
 
-static void control_refused(tn_ctx *ctx, const char *text, const char *what) {
-    tn_graph *g = tn_graph_parse(ctx, text, strlen(text), "refused.tn");
-    if (!g) fail_msg("%s", tn_ctx_error(ctx));
-    tn_compile_opts o = opts_of(TN_MODE_IMMEDIATE);
-    tn_program *p;
-    EXPECT(ctx, TN_ERR_UNSUPPORTED, tn_compile(g, &o, &p), "control flow", what);
-    tn_graph_free(g);
-}
 static void test_graphs(void **state) {
     (void)state;
     fixture f;
@@ -586,17 +578,6 @@ static void test_graphs(void **state) {
     tn_output(tn_add(tn_input(g, "x", TN_F32, TN_DIMS(3)), tn_input(g, "y", TN_F32, TN_DIMS(4))), "z");
     EXPECT(f.ctx, TN_ERR_SHAPE, tn_compile(g, NULL, &p), "test_bad.c:", "tn_add(x f32[3], y f32[4])");
     tn_graph_free(g);
-    control_refused(
-        f.ctx,
-        "graph @f(c bool[], x f32[4]) {\n  region @yes(%a f32[4]) {\n    %y = neg %a\n    return %y\n  }\n"
-        "  region @no(%p f32[4]) {\n    return %p\n  }\n  %1 = if c, x then=@yes else=@no f32[4]\n  return %1 as \"y\"\n}\n",
-        "op if");
-    control_refused(
-        f.ctx,
-        "graph @f(n i64[]) {\n  region @cond(%a i64[]) {\n    %t = lt %a, 10 bool[]\n    return %t\n  }\n"
-        "  region @body(%b i64[]) {\n    %m = add %b, 1\n    return %m\n  }\n  %1 = while n cond=@cond body=@body i64[]\n"
-        "  return %1 as \"y\"\n}\n",
-        "op while");
     works(f.ctx, 2);
     stop(&f);
 }

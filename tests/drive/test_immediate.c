@@ -15,6 +15,21 @@
 static tn_ctx *ctx;
 static const char *on = "cpu"; /* the device */
 
+/* What the context has of the host. */
+static size_t live, most_live;
+static void *counted(void *ud, void *ptr, size_t old, size_t size) {
+    (void)ud;
+    if (!size) {
+        free(ptr);
+        live -= old;
+        return NULL;
+    }
+    void *p = realloc(ptr, size);
+    if (p) live += size - old;
+    if (live > most_live) most_live = live;
+    return p;
+}
+
 static float distance(float x, float y) { return x > y ? x - y : y - x; }
 
 static float scalar(tn_tensor x) {
@@ -164,6 +179,51 @@ static void test_states(void **state) {
     check_states(1);
 }
 
+/* A loop takes the memory of one iteration, however long it is. */
+enum { WIDE = 1 << 12 };
+static void is_left(tn_graph *g, void *ud, const tn_tensor *in, tn_tensor *out) {
+    (void)ud;
+    out[0] = tn_gt(in[0], tn_full(g, TN_I64, TN_SCALAR, 0));
+}
+static void turn(tn_graph *g, void *ud, const tn_tensor *in, tn_tensor *out) {
+    out[0] = tn_sub(in[0], tn_full(g, TN_I64, TN_SCALAR, 1));
+    out[1] = in[2];
+    out[2] = tn_add(in[1], *(tn_tensor *)ud);
+}
+static size_t run_long(int64_t n) {
+    static float x[WIDE], y[2][WIDE];
+    for (int i = 0; i < WIDE; i++) x[i] = (float)(i % 5 - 2);
+    tn_graph *g = tn_graph_new(ctx, "long");
+    tn_tensor in = tn_input(g, "x", TN_F32, TN_DIMS(WIDE)), out[3];
+    tn_tensor init[3] = { tn_input(g, "n", TN_I64, TN_SCALAR), in, tn_neg(in) };
+    tn_while(g, init, 3, is_left, turn, &in, 0, out);
+    tn_output(out[1], "y"), tn_output(out[2], "z");
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.device = on, o.mode = TN_MODE_IMMEDIATE;
+    tn_program *p;
+    tn_session *s;
+    if (tn_compile(g, &o, &p) || tn_session_new(p, &s)) fail_msg("%s: %s", on, tn_ctx_error(ctx));
+    size_t before = most_live = live;
+    if (tn_run(s, TN_BIND({ "x", x }, { "n", &n }, { "y", y[0] }, { "z", y[1] }))) fail_msg("%s: %s", on, tn_session_error(s));
+    size_t took = most_live - before;
+    for (int i = 0; i < WIDE; i++) {
+        float a = x[i], b = -x[i];
+        for (int64_t k = 0; k < n; k++) {
+            float c = a + x[i];
+            a = b, b = c;
+        }
+        assert_true(y[0][i] == a && y[1][i] == b);
+    }
+    tn_session_free(s), tn_program_free(p), tn_graph_free(g);
+    return took;
+}
+static void test_long_loop(void **state) {
+    (void)state;
+    run_long(10); /* what a device keeps */
+    size_t little = run_long(10), much = run_long(strcmp(on, "cpu") != 0 ? 200 : 10000);
+    if (much > little + 4096) fail_msg("%s: 10 iterations take %zu bytes, more of them %zu", on, little, much);
+}
+
 /* Every tensor keeps the value it had when its builder returned, whatever becomes of the states it came from. */
 static void holds(tn_tensor x, float a, float b, const char *what) {
     float got[2] = { 0 };
@@ -243,7 +303,7 @@ static void test_missing_device(void **state) {
 }
 
 int main(void) {
-    tn_config cfg = { .struct_size = sizeof cfg, .cpu = getenv("TENON_CPU") };
+    tn_config cfg = { .struct_size = sizeof cfg, .realloc = counted, .cpu = getenv("TENON_CPU") };
     ctx = tn_ctx_new(&cfg);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values_appear_at_once),
@@ -251,6 +311,7 @@ int main(void) {
         cmocka_unit_test(test_operand_without_value),
         cmocka_unit_test(test_backward_and_compiled_agree),
         cmocka_unit_test(test_states),
+        cmocka_unit_test(test_long_loop),
         cmocka_unit_test(test_values_stay),
         cmocka_unit_test(test_training),
         cmocka_unit_test(test_missing_device),

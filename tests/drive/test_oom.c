@@ -107,11 +107,31 @@ typedef struct story {
     float out[4];
 } story;
 
-static tn_tensor network(tn_graph *g) {
+/* Bodies: a scan with a stack and an if in it. */
+static void negative(tn_graph *g, void *ud, const tn_tensor *in, tn_tensor *out) {
+    (void)g, (void)in;
+    out[0] = tn_neg(*(tn_tensor *)ud);
+}
+static void as_it_is(tn_graph *g, void *ud, const tn_tensor *in, tn_tensor *out) {
+    (void)g, (void)in;
+    out[0] = *(tn_tensor *)ud;
+}
+static void row(tn_graph *g, void *ud, const tn_tensor *in, tn_tensor *out) {
+    (void)ud;
+    tn_tensor sum = tn_add(in[0], in[1]);
+    out[0] = sum;
+    out[1] = tn_if(tn_gt(tn_sum(sum, NULL, -1, 0), tn_full(g, TN_F32, TN_SCALAR, 0)), negative, as_it_is, &sum, NULL, 1);
+}
+
+static tn_tensor network(tn_graph *g, tn_mode mode) {
     tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(ROWS, FEATURES)), y = tn_input(g, "y", TN_I32, TN_DIMS(ROWS));
     tn_tensor loss = tn_nn_cross_entropy(tn_nn_linear(tn_relu(tn_nn_linear(x, 4, "a")), CLASSES, "b"), y);
     tn_output(loss, "loss");
     tn_nn_adam(loss, (tn_nn_adam_opts){ .lr = 0.01 });
+    if (mode != TN_MODE_IMMEDIATE) return loss;
+    tn_tensor zero = tn_full(g, TN_F32, TN_DIMS(FEATURES), 0), out[2];
+    tn_scan(g, &(tn_scan_opts){ .carry = &zero, .n_carry = 1, .xs = &x, .n_xs = 1, .n_ys = 1 }, row, NULL, out);
+    tn_output(out[0], "last"), tn_output(out[1], "stack");
     return loss;
 }
 
@@ -138,7 +158,7 @@ static tn_status train(tn_ctx *ctx, story *st) {
     char *text = NULL;
     tn_graph *g = tn_graph_new(ctx, "train");
     if (!g) return tn_ctx_status(ctx);
-    network(g);
+    network(g, st->mode);
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
     o.mode = st->mode, o.threads = 1;
     tn_status code = tn_compile(g, &o, &p);
