@@ -456,7 +456,8 @@ typedef void (*tn_body)(tn_graph *g, void *ud, const tn_tensor *in, tn_tensor *o
  * both give n_out results of equal types. */
 TN_API tn_tensor tn_if(tn_tensor condition, tn_body then, tn_body otherwise, void *ud, tn_tensor *out, int n_out);
 /* Begins with init[0..n); as long as condition gives true (its one result, bool[]), body gives the next values, of the same
- * types. most > 0: ends after so many iterations at the latest; gradients flow through such a loop only. */
+ * types. most > 0: ends after so many iterations at the latest; gradients flow through such a loop only. Without a bound an
+ * immediate graph keeps no values of iterations but the results. */
 TN_API tn_tensor tn_while(tn_graph *g, const tn_tensor *init, int n, tn_body condition, tn_body body, void *ud, int64_t most,
                           tn_tensor *out);
 

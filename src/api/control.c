@@ -7,6 +7,7 @@
  * regions: the host reads conditions and counts, and calls the functions as often as they hold. */
 #include "api/body.h"
 #include "ir/region.h"
+#include "run/run.h"
 
 #define FAIL(g, ...) guard_fail((g)->a->gd, __VA_ARGS__)
 
@@ -197,20 +198,25 @@ static bool check_like(builder *b, tn_tensor x, tn_tensor like, int i) {
     return !failed(b);
 }
 
+/* Gradients flow through a loop with a bound alone: without one, each iteration's values go when it is through. */
 static void while_now(builder *b, tn_body condition, tn_body body, void *ud, int64_t most, tn_tensor *state) {
     tn_graph *g = b->g;
     size_t n = (size_t)b->n_in;
     tn_tensor *next = take(g, b->name, n, sizeof *next), go = { g, 0 };
-    for (int64_t i = 0; next && (!most || i < most) && !failed(b); i++) {
+    val *owners = take(g, b->name, 2 * n, sizeof *owners);
+    for (int64_t i = 0; next && owners && (!most || i < most) && !failed(b); i++) {
+        val first = (val)g->ir->nodes.n;
         condition(g, ud, state, &go);
         if (!read_scalar(b, go, "the condition", TN_BOOL)) break;
         poison(g, next, b->n_in);
         body(g, ud, state, next);
         for (int k = 0; k < b->n_in && check_like(b, next[k], state[k], k); k++) {
         }
+        if (!most && !failed(b)) immediate_forget(g, first, state, next, b->n_in, owners);
         memcpy(state, next, n * sizeof *next);
     }
     drop(g, next, n, sizeof *next);
+    drop(g, owners, 2 * n, sizeof *owners);
 }
 
 static tn_tensor slice_at(tn_tensor x, int64_t t) {

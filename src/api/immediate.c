@@ -23,6 +23,9 @@ tn_status tn_tensor_read(tn_tensor x, void *data, size_t bytes) {
     if (!g->immediate)
         return err_set(&g->ctx->err, TN_ERR_INVAL, "tn_tensor_read: @%s is not an immediate graph: bind an output of a run",
                        g->ir->name);
+    if (x.id < (uint32_t)g->values.n && g->values.at[x.id].forgotten)
+        return err_set(&g->ctx->err, TN_ERR_INVAL,
+                       "tn_tensor_read: the tensor is of an iteration of a loop without a bound, which keeps no values");
     if (x.id >= (uint32_t)g->values.n || !g->values.at[x.id].buf)
         return err_set(&g->ctx->err, TN_ERR_UNSUPPORTED, "tn_tensor_read: the tensor has no value yet");
     return g->dev->api->download(g->dev, g->values.at[x.id].buf, 0, data, bytes, &g->ctx->err);

@@ -58,9 +58,10 @@ tn_status ctx_report(tn_ctx *ctx, const err *e);
 /* Value of one node of an immediate graph. A node that needs no memory of its own (a reshape) shares its operand's buffer.
  * Inputs and states alone change their values: see immediate_renew. */
 typedef struct node_value {
-    buffer *buf; /* NULL = not computed (an input before tn_tensor_write) */
-    bool shared; /* another entry owns buf */
-    val heir;    /* of an input or state: the first entry that shares its buffer, or 0 */
+    buffer *buf;    /* NULL = not computed (an input before tn_tensor_write) .. */
+    bool forgotten; /* .. or no longer there */
+    bool shared;    /* another entry owns buf */
+    val heir;       /* of an input or state: the first entry that shares its buffer, or 0 */
 } node_value;
 
 struct tn_graph {

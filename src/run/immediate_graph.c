@@ -73,11 +73,17 @@ static tn_status compute_value(tn_graph *g, val v) {
     if (c == CL_CTRL)
         return err_set(&g->ctx->err, TN_ERR_UNSUPPORTED, "op %s in an immediate graph: use the host's own if and for",
                        op_get((op_code)n->op)->name);
-    for (int j = 0; j < n->n_in; j++)
-        if (!g->values.at[n->in[j]].buf)
+    for (int j = 0; j < n->n_in; j++) {
+        const node_value *x = &g->values.at[n->in[j]];
+        if (x->forgotten)
+            return err_set(&g->ctx->err, TN_ERR_INVAL,
+                           "%s: its operand is of an iteration of a loop without a bound, which keeps no values",
+                           op_get((op_code)n->op)->name);
+        if (!x->buf)
             return err_set(
                 &g->ctx->err, TN_ERR_INVAL, "%s: its operand \"%s\" has no value yet: give it with tn_tensor_write first",
                 op_get((op_code)n->op)->name, graph_get(g->ir, n->in[j])->name ? graph_get(g->ir, n->in[j])->name : "?");
+    }
     return immediate_run_buffers(g, v);
 }
 
@@ -99,4 +105,46 @@ tn_status immediate_graph_update(tn_graph *g) {
         code = copy_value(g, o->v, o->state);
     }
     return code;
+}
+
+/* A view of what changes shares its memory, and may come to own it. */
+static bool is_of_input(const tn_graph *g, val v) {
+    while (graph_get(g->ir, v)->op == OP_reshape) v = graph_get(g->ir, v)->in[0];
+    return may_change(g->ir, v);
+}
+
+static void forget(tn_graph *g, val v) {
+    node_value *x = &g->values.at[v];
+    if (x->buf && !x->shared) g->dev->api->free(g->dev, x->buf);
+    *x = (node_value){ .forgotten = true };
+}
+
+static bool is_among(val v, const val *at, int n) {
+    for (int k = 0; k < n; k++)
+        if (at[k] == v) return true;
+    return false;
+}
+
+void immediate_forget(tn_graph *g, val first, const tn_tensor *old, const tn_tensor *now, int n, val *owners) {
+    val *next = owners + n;
+    for (int k = 0; k < n; k++) {
+        const buffer *b = g->values.at[now[k].id].buf;
+        next[k] = 0;
+        for (val v = first; v <= now[k].id; v++)
+            if (g->values.at[v].buf == b && !g->values.at[v].shared && !is_of_input(g, v)) next[k] = v;
+        for (int j = 0; j < n; j++)
+            if (owners[j] && g->values.at[owners[j]].buf == b) next[k] = owners[j];
+    }
+    for (val v = first; v < (val)g->values.n; v++) {
+        bool stays = is_of_input(g, v) || is_among(v, next, n);
+        for (int k = 0; k < n; k++) stays |= now[k].id == v;
+        if (!stays) forget(g, v);
+    }
+    for (int j = 0; j < n; j++) {
+        bool stays = !owners[j] || is_among(old[j].id, next, n);
+        for (int k = 0; k < n; k++) stays |= now[k].id == old[j].id;
+        if (!stays) forget(g, old[j].id);
+        if (owners[j] && !is_among(owners[j], next, n)) forget(g, owners[j]);
+    }
+    memcpy(owners, next, (size_t)n * sizeof *owners);
 }

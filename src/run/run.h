@@ -117,6 +117,9 @@ tn_status immediate_graph_update(tn_graph *g);
  * stays with tensors that share it, else *out is NULL; errors in the context. immediate_renew puts it in place. */
 tn_status immediate_room(tn_graph *g, val v, buffer **out);
 void immediate_renew(tn_graph *g, val v, buffer *room);
+/* An iteration is through: of its values, those from `first` on, the memory of now[0..n) stays alone, and of earlier iterations
+ * what these have of old[0..n) no more goes. owners[2 n] begins with zeros: it says whose memory that is. */
+void immediate_forget(tn_graph *g, val first, const tn_tensor *old, const tn_tensor *now, int n, val *owners);
 
 /* profile.c: inputs are bound; each: seconds that a kernel is repeated for, 0: once; err in s->err. */
 tn_status profile_session(tn_session *s, double seconds, double each, tn_profile **out);

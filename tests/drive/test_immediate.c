@@ -224,6 +224,58 @@ static void test_long_loop(void **state) {
     if (much > little + 4096) fail_msg("%s: 10 iterations take %zu bytes, more of them %zu", on, little, much);
 }
 
+/* The same in an immediate graph, which has the nodes of all iterations, but not their values: 16 KiB each. */
+typedef struct walk {
+    tn_tensor by, seen; /* seen: of the first iteration */
+} walk;
+static void walk_on(tn_graph *g, void *ud, const tn_tensor *in, tn_tensor *out) {
+    walk *w = ud;
+    tn_tensor sum = tn_add(tn_reshape(in[1], TN_DIMS(WIDE)), w->by);
+    if (!w->seen.id) w->seen = sum;
+    out[0] = tn_sub(in[0], tn_full(g, TN_I64, TN_SCALAR, 1));
+    out[1] = in[2];
+    out[2] = tn_reshape(sum, TN_DIMS(2, WIDE / 2));
+    out[3] = in[3];
+}
+static void test_long_loop_at_once(void **state) {
+    (void)state;
+    static float x[WIDE], got[2][WIDE];
+    for (int i = 0; i < WIDE; i++) x[i] = (float)(i % 5 - 2);
+    for (int64_t n = 0; n <= 1000; n += n < 5 ? 1 : 995) {
+        if (n > 200 && strcmp(on, "cpu") != 0) break;
+        tn_graph *g = tn_graph_immediate_on(ctx, "long", on);
+        walk w = { tn_state(g, "x", TN_F32, TN_DIMS(WIDE), x), { g, 0 } };
+        tn_tensor in = tn_reshape(w.by, TN_DIMS(2, WIDE / 2)), out[4], dx;
+        tn_tensor init[4] = { tn_const(g, TN_I64, TN_SCALAR, &n), in, tn_neg(in), w.by };
+        size_t before = most_live = live;
+        tn_while(g, init, 4, is_left, walk_on, &w, 0, out);
+        if (tn_graph_status(g)) fail_msg("%s: %s", on, tn_ctx_error(ctx));
+        if (most_live - before > 1 << 23) fail_msg("%s: %zu bytes for %d iterations", on, most_live - before, (int)n);
+        for (int k = 0; k < 2; k++)
+            if (tn_tensor_read(out[1 + k], got[k], sizeof got[k])) fail_msg("%s: %s", on, tn_ctx_error(ctx));
+        for (int i = 0; i < WIDE; i++) {
+            float a = x[i], b = -x[i];
+            for (int64_t k = 0; k < n; k++) {
+                float c = a + x[i];
+                a = b, b = c;
+            }
+            assert_true(got[0][i] == a && got[1][i] == b);
+        }
+        if (tn_tensor_read(out[3], got[0], sizeof got[0]) || tn_tensor_read(in, got[1], sizeof got[1]))
+            fail_msg("%s: %s", on, tn_ctx_error(ctx));
+        assert_memory_equal(got[0], x, sizeof x);
+        assert_memory_equal(got[1], x, sizeof x);
+        if (n > 2) {
+            assert_int_equal(tn_tensor_read(w.seen, got[0], sizeof got[0]), TN_ERR_INVAL);
+            assert_non_null(strstr(tn_ctx_error(ctx), "a loop without a bound, which keeps no values"));
+            tn_tensor y = tn_tanh(out[2]);
+            tn_status code = tn_grad(tn_sum(tn_mul(y, tn_neg(w.seen)), TN_ALL_AXES, 0), &w.by, 1, &dx);
+            assert_int_equal(code, TN_ERR_INVAL);
+        }
+        tn_graph_free(g);
+    }
+}
+
 /* Every tensor keeps the value it had when its builder returned, whatever becomes of the states it came from. */
 static void holds(tn_tensor x, float a, float b, const char *what) {
     float got[2] = { 0 };
@@ -312,6 +364,7 @@ int main(void) {
         cmocka_unit_test(test_backward_and_compiled_agree),
         cmocka_unit_test(test_states),
         cmocka_unit_test(test_long_loop),
+        cmocka_unit_test(test_long_loop_at_once),
         cmocka_unit_test(test_values_stay),
         cmocka_unit_test(test_training),
         cmocka_unit_test(test_missing_device),
