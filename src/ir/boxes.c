@@ -317,23 +317,36 @@ bool kernel_maps(const kernel *k, kmaps *out, int *stages, str *why) {
 
 /* ---- turns ---- */
 
-/* Behind the stages that the first copies fill; what lies late fits there. */
-static bool find_late(const kernel *k, const kboxes *last, kturns *out) {
+/* Results that lie late fit behind the stages that the first copies fill; other results have a place of their own. */
+static bool find_results(const kernel *k, const kboxes *last, kturns *out) {
     int64_t end[2] = { 0, 0 }, at = -1;
+    int apart = 0, late = 0;
     for (int b = 0; b < k->bufs.n; b++) {
         const kbuf *x = &k->bufs.at[b];
         if (x->kind < KB_SHARED || x->late) continue;
         int64_t begin = kbuf_place(x, &end[0]), elems = 0;
         for (int i = 0; i < last->n; i++)
             if (last->at[i].buf == b) elems = last->at[i].elems;
-        if (!elems) return false;
-        at = begin + (last->stage + 1) * elems * 2;
+        apart += elems == 0;
+        if (elems) at = begin + (last->stage + 1) * elems * 2;
     }
     out->late = end[1] = at;
-    bool any = false;
     for (int b = 0; b < k->bufs.n; b++)
-        if (k->bufs.at[b].late) kbuf_place(&k->bufs.at[b], &end[1]), any = true;
-    return any && at >= 0 && end[1] <= end[0];
+        if (k->bufs.at[b].late) kbuf_place(&k->bufs.at[b], &end[1]), late++;
+    out->apart = !late;
+    return at >= 0 && (late ? !apart && end[1] <= end[0] : apart > 0);
+}
+
+bool kernel_ends_in_last_turn(const kernel *k, const kboxes *b) {
+    if (b->n_mask != 1 || b->mask->lo || b->mask->e.n != 1) return false;
+    const affine *e = &b->mask->e;
+    for (reg r = 1; r < (reg)k->ins.n; r++) {
+        const kins *in = &k->ins.at[r];
+        if (in->op != K_LOOP || in->var != e->t[0].var) continue;
+        int64_t last = e->base + e->t[0].coef * (in->hi - in->step);
+        return in->par == PAR_SERIAL && e->t[0].coef > 0 && last >= b->mask->hi && last - e->t[0].coef * in->step < b->mask->hi;
+    }
+    return false;
 }
 
 bool kernel_turns(const kernel *k, kturns *out, str *why) {
@@ -342,6 +355,7 @@ bool kernel_turns(const kernel *k, kturns *out, str *why) {
     kboxes boxes = { .n = 0 }, one;
     int serial = 0, *open = ARENA_ARRAY(k->a, int, k->ins.n + 1), depth = 0;
     reg done = 0, nests = 0;
+    uint32_t freed = 0; /* stages, by the last turn */
     str_add(why, problem);
     *out = (kturns){ 0 };
     if (k->params || k->cluster || k->turns < 1 || k->turns >= k->grid_blocks) {
@@ -367,14 +381,16 @@ bool kernel_turns(const kernel *k, kturns *out, str *why) {
             if (serial || one.n_mask || one.stage != (out->first ? boxes.stage + 1 : 0)) nests = 2;
             if (!out->first) out->first = r;
             boxes = one;
-        }
+        } else if (kernel_ends_in_last_turn(k, &one))
+            freed |= 1u << one.stage;
         r = one.end - 1;
     }
-    if (nests != 1 || !out->first || !out->again || !find_late(k, &boxes, out)) {
+    if (nests != 1 || !out->first || !out->again || !find_results(k, &boxes, out)) {
         str_add(
             why,
             "it is no product whose blocks come in boxes, in stages, and whose results are staged beside the first of them");
         return false;
     }
+    out->streams = out->apart && freed == (2u << boxes.stage) - 1;
     return true;
 }

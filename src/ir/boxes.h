@@ -54,8 +54,10 @@ enum { KERNEL_MOST_FIRST = 8 };
 typedef struct kturns {
     reg open, first, first_end; /* the nest over thread blocks; copies in [first, first_end) are those first ones */
     reg again;                  /* the barrier behind which all have the last products */
-    int64_t late;               /* where the memory of what lies late begins, instead of at 0 */
+    bool apart, streams; /* results have memory of their own; the first blocks come into stages that the last turn frees */
+    int64_t late;        /* not apart: where the memory of what lies late begins, instead of at 0 */
 } kturns;
 bool kernel_turns(const kernel *k, kturns *out, str *why);
+bool kernel_ends_in_last_turn(const kernel *k, const kboxes *b); /* a run that the last turn of its loop alone leaves out */
 
 #endif

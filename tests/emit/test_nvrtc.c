@@ -539,15 +539,17 @@ static void test_matrix_units(void **state) {
     static const struct {
         int m, n, k, x_turned, w_turned;
         const char *type, *tile;
-    } cases[] = { { 512, 512, 512, 0, 0, "bf16", "i0 128 i1 256 staged; pack_shared k2 64; tile; pipeline 4" },
-                  { 512, 512, 512, 1, 1, "f16", "i0 128 i1 128; pack_shared k2 64; tile; pipeline 3" },
-                  { 500, 310, 70, 0, 1, "bf16", "i0 64 i1 64; pack_shared k2 64; tile" },
-                  { 504, 312, 800, 1, 0, "bf16", "i0 128 i1 64 staged; pack_shared k2 64; tile; pipeline 5" },
-                  { 512, 512, 512, 0, 0, "bf16", "i0 128 i1 256 staged; pack_shared k2 64 bulk; tile; pipeline 4" },
-                  { 504, 312, 800, 1, 1, "f16", "i0 128 i1 128 staged; pack_shared k2 64 bulk; tile; pipeline 3" },
-                  { 96, 312, 72, 0, 1, "bf16", "i0 64 i1 64; pack_shared k2 64 bulk; tile" },
-                  { 512, 512, 512, 0, 1, "bf16",
-                    "i0 128 i1 256 staged; pack_shared k2 64 bulk; tile; pipeline 4; take_turns 3" } };
+    } cases[] = {
+        { 512, 512, 512, 0, 0, "bf16", "i0 128 i1 256 staged; pack_shared k2 64; tile; pipeline 4" },
+        { 512, 512, 512, 1, 1, "f16", "i0 128 i1 128; pack_shared k2 64; tile; pipeline 3" },
+        { 500, 310, 70, 0, 1, "bf16", "i0 64 i1 64; pack_shared k2 64; tile" },
+        { 504, 312, 800, 1, 0, "bf16", "i0 128 i1 64 staged; pack_shared k2 64; tile; pipeline 5" },
+        { 512, 512, 512, 0, 0, "bf16", "i0 128 i1 256 staged; pack_shared k2 64 bulk; tile; pipeline 4" },
+        { 504, 312, 800, 1, 1, "f16", "i0 128 i1 128 staged; pack_shared k2 64 bulk; tile; pipeline 3" },
+        { 96, 312, 72, 0, 1, "bf16", "i0 64 i1 64; pack_shared k2 64 bulk; tile" },
+        { 512, 512, 512, 0, 1, "bf16", "i0 128 i1 256 staged; pack_shared k2 64 bulk; tile; pipeline 4; take_turns 3" },
+        { 512, 512, 512, 0, 0, "bf16", "i0 128 i1 256 boxed; pack_shared k2 64 bulk; tile; pipeline 4; take_turns 3 apart" }
+    };
     need_nvrtc();
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         if (!campaign_has(i, 5)) continue;
@@ -577,6 +579,7 @@ static void test_matrix_units(void **state) {
         p = pipeline_run(graph_parse(&a, text.s, strlen(text.s), "product"), &a, &o, &gpu);
         emit_gpu(p, GPU_CUDA, &source);
         assert_int_equal(strstr(cases[i].tile, "bulk") != NULL, strstr(source.s, "copy_box(&") != NULL);
+        assert_int_equal(strstr(cases[i].tile, "apart") != NULL, strstr(source.s, "else if (group + 3 < 8)") != NULL);
         compile_products(source.s, arena_printf(&a, "case %zu", i), 80, 90, 0);
         arena_fini(&a);
     }

@@ -309,7 +309,7 @@ static const char *random_step(const kernel *k, rng *r, arena *a) {
     case STEP_vectorize_nests:
     case STEP_pipeline:
     case STEP_take_turns:
-        return arena_printf(a, "%s %d", name, size);
+        return arena_printf(a, "%s %d%s", name, size, op == STEP_take_turns && rng_chance(r, 0.5) ? " apart" : "");
     case STEP_bind_rows:
         return arena_printf(a, "%s %d cluster=%d prefetch=%d", name, size, 1 << rng_below(r, 3), (int)rng_below(r, 3));
     case STEP_transpose_tile:

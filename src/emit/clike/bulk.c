@@ -57,26 +57,34 @@ void clike_bulk_begin(clike *e) {
         if (b.stage >= e->bulk.sends) e->bulk.sends = (int)b.stage + 1;
         r = b.end - 1;
     }
-    str_init(&e->bulk.first, e->out->a);
+    for (int i = 0; i < KERNEL_MOST_FIRST; i++) str_init(&e->bulk.first[i], e->out->a);
     if (k->turns && !kernel_turns(k, &e->bulk.turns, &reason))
         guard_fail(e->out->a->gd, TN_ERR_INTERNAL, "kernel %s: %s", k->name, reason.s);
 }
 
-/* The first blocks of part `group`. */
-static void print_first(const clike *e, str *out) {
+/* Blocks [from, to) of part `group`. */
+static void print_first(const clike *e, int64_t from, int64_t to, str *out) {
     str_addn(out, e->bulk.open.s, e->bulk.open.n);
-    str_addn(out, e->bulk.first.s, e->bulk.first.n);
+    for (; from < to; from++) str_addn(out, e->bulk.first[from].s, e->bulk.first[from].n);
     str_add(out, "    }\n");
+}
+
+/* And of the part that comes next, if there is one. */
+static void print_next(const clike *e, int64_t from, int64_t to) {
+    str_addf(e->out, "if (group + %lld < %lld) { const %s next = group + %lld, group = next;\n", (long long)e->k->turns,
+             (long long)e->k->grid_blocks, e->index, (long long)e->k->turns);
+    print_first(e, from, to, e->out);
+    str_add(e->out, "}\n");
 }
 
 void clike_bulk_turns(const clike *e, const str *body, str *out) {
     long long n = (long long)e->k->turns, all = (long long)e->k->grid_blocks;
     if (n) {
-        print_first(e, out);
+        print_first(e, 0, KERNEL_MOST_FIRST, out);
         str_addf(out, "    for (%s part = group; part < %lld; part += %lld) { const %s group = part; copies_are_seen();\n",
                  e->index, all, n, e->index);
     }
-    if (n && e->bulk.sends) str_add(out, "    wait_sent<0>();\n");
+    if (n && e->bulk.sends && !e->bulk.turns.apart) str_add(out, "    wait_sent<0>();\n");
     str_addn(out, body->s, body->n);
     if (n) str_add(out, "    }\n");
     if (e->bulk.sends) str_add(out, "    wait_sent<0>();\n");
@@ -85,18 +93,15 @@ void clike_bulk_turns(const clike *e, const str *body, str *out) {
 void clike_bulk_meet(clike *e, reg r) {
     bool sends = e->bulk.sends && r + 1 < (reg)e->k->ins.n && kernel_is_sent(e->k, &e->k->ins.at[r + 1]);
     if (sends) str_add(e->out, "copies_are_seen(); ");
-    if (e->bulk.sent) str_addf(e->out, "wait_sent<%d>(); ", e->bulk.sends - 1);
+    bool again = e->k->turns && e->bulk.turns.apart && e->bulk.turns.again == r && e->bulk.sends;
+    if (e->bulk.sent || again) str_addf(e->out, "wait_sent<%d>(); ", again ? 0 : e->bulk.sends - 1);
     e->bulk.sent = false;
 }
 
 void clike_bulk_again(clike *e, reg r) {
-    if (!e->k->turns || e->bulk.turns.again != r) return;
+    if (!e->k->turns || e->bulk.turns.again != r || e->bulk.turns.streams) return;
     clike_line(e);
-    str_addf(e->out, "if (group + %lld < %lld) { const %s next = group + %lld, group = next;\n", (long long)e->k->turns,
-             (long long)e->k->grid_blocks, e->index, (long long)e->k->turns);
-    print_first(e, e->out);
-    clike_line(e);
-    str_add(e->out, "}\n");
+    print_next(e, 0, KERNEL_MOST_FIRST);
 }
 
 void clike_bulk_arguments(const clike *e, str *out) {
@@ -117,8 +122,8 @@ bool clike_bulk_copy(clike *e, reg r) {
     str_init(&reason, e->out->a);
     bool first = e->k->turns && r < e->bulk.turns.first_end;
     str *out = e->out;
-    if (first) e->out = &e->bulk.first;
     kernel_boxes(e->k, r, &e->bulk.maps, &b, &reason);
+    if (first) e->out = &e->bulk.first[b.stage];
     clike_line(e);
     str_add(e->out, "if (tid == 0");
     for (int m = 0; m < b.n_mask; m++) {
@@ -141,6 +146,11 @@ bool clike_bulk_copy(clike *e, reg r) {
         if (!b.sent) e->bulk.elems[x->buf] = x->elems;
     }
     str_add(e->out, b.sent ? " end_sending(); }\n" : " }\n");
+    if (e->bulk.turns.streams && !b.sent && kernel_ends_in_last_turn(e->k, &b)) {
+        clike_line(e);
+        str_add(e->out, "else ");
+        print_next(e, b.stage, b.stage + 1);
+    }
     e->out = out, e->bulk.end = b.end, e->bulk.last |= !b.sent, e->bulk.sent |= b.sent;
     return true;
 }

@@ -64,13 +64,14 @@ typedef struct named_base { /* the address of load `first` less its constant, p<
 typedef struct clike_bulk { /* of this kernel: copies in boxes */
     kmaps maps;
     int stages;
-    reg end;         /* of the run that is printed */
-    bool last;       /* the last copy was one */
-    int sends;       /* places that what is sent takes turns in; 0: nothing is sent */
-    bool sent;       /* something has been since threads met last */
-    kturns turns;    /* .first 0: there are none */
-    str open, first; /* open: the nest over thread blocks opens; first: statements that ask for the first blocks */
-    int64_t *elems;  /* [bufs] of a stage, filled so; 0: it was filled otherwise */
+    reg end;                      /* of the run that is printed */
+    bool last;                    /* the last copy was one */
+    int sends;                    /* places that what is sent takes turns in; 0: nothing is sent */
+    bool sent;                    /* something has been since threads met last */
+    kturns turns;                 /* .first 0: there are none */
+    str open;                     /* the nest over thread blocks opens */
+    str first[KERNEL_MOST_FIRST]; /* [stages] statements that ask for the first blocks */
+    int64_t *elems;               /* [bufs] of a stage, filled so; 0: it was filled otherwise */
 } clike_bulk;
 typedef struct clike {
     const clike_language *l;
