@@ -564,6 +564,14 @@ static void combine(machine *m, const machine *threads, int n, int r) {
     }
     cell *x = ARENA_ARRAY(m->a, cell, n), *y = ARENA_ARRAY(m->a, cell, n);
     for (int t = 0; t < n; t++) x[t] = cells_of(&threads[t], in->a)[0], y[t] = cells_of(&threads[t], in->b)[0];
+    if (in->op == K_BLOCK_REDUCE && in->b) {
+        cell all = y[0];
+        for (int t = 0; t < n; t++) {
+            cells_of(&threads[t], (reg)r)[0] = all;
+            all = alu((op_code)in->alu, in->dtype, in->dtype, all, x[t], all);
+        }
+        return;
+    }
     int wide = in->op == K_BLOCK_REDUCE && in->width ? (int)in->width : n; /* so many combine theirs */
     int apart = in->op == K_BLOCK_REDUCE && in->lane_stride ? (int)in->lane_stride : 1;
     for (int half = wide / 2; half >= 1; half /= 2)

@@ -391,8 +391,10 @@ static void check_barrier(checker *c, reg r, const kins *in) {
 static void check_block_reduce(checker *c, reg r, const kins *in) {
     int64_t reach = in->width * (in->lane_stride ? in->lane_stride : 1);
     if (in->width < 0 || in->width > c->k->block_threads || (in->width & (in->width - 1)) || in->lane_stride < 0 ||
-        (in->lane_stride & (in->lane_stride - 1)) || reach > c->k->block_threads || (in->lane_stride && !in->width))
+        (in->lane_stride & (in->lane_stride - 1)) || reach > c->k->block_threads || (in->lane_stride && !in->width) ||
+        (in->b && in->width))
         problem(c, r, "combines %lld of %d threads", (long long)in->width, c->k->block_threads);
+    if (in->b) check_operand(c, r, in->b, dtype_reg((tn_dtype)in->dtype), 1, "operand");
 }
 
 static void check_block_argreduce(checker *c, reg r, const kins *in) {

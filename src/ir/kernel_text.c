@@ -121,7 +121,7 @@ const kfield *kfield_first(const char *open) {
 int kfield_implied(const kins *in, const kfield *f) {
     if (f->kind == FIELD_IMM) return in->n_mask > 0;
     if (f->kind == FIELD_BUFFER) return in->mode == BARRIER_MBARRIER;
-    return f->at == offsetof(kins, b) ? in->alu == OP_dot : -1;
+    return in->op == K_UPD && f->at == offsetof(kins, b) ? in->alu == OP_dot : -1;
 }
 
 static int64_t whole(const kins *in, const kfield *f) { return *(const int64_t *)(const void *)((const char *)in + f->at); }

@@ -70,6 +70,8 @@ static inline bool gpu_is_power(int64_t n) { return n > 0 && (n & (n - 1)) == 0;
 /* thread_tile.c: writes a contraction in tiles of thread blocks, as the roles of its loops say; false, with the reason, where
  * they do not suit. */
 bool gpu_tile_contraction(kernel **k, str *why);
+/* scan_rows.c: whether the kernel is running sums, each of so many terms, which no other step makes so fast. */
+bool gpu_has_running_rows(const kernel *k, int64_t *terms);
 /* pipeline_async.c: does the step pipeline to a loop of asynchronous copies. */
 bool gpu_pipeline_async(kernel **k, int64_t stages, str *why);
 /* bind_grid.c: whether bind_grid can take vectors of so many elements along the innermost outer loop. */

@@ -112,9 +112,25 @@ static void bind_rows(recipe *r, int threads, int cluster, bool held, bool in_sh
         recipe_do(r, "bind_rows %d", threads);
 }
 
+/* Running sums: 16 bytes for each thread of a row. */
+static bool scan_rows(recipe *r) {
+    int64_t n = 0, most = r->t->max_block_threads > r->t->block_threads ? r->t->max_block_threads : r->t->block_threads;
+    if (!gpu_has_running_rows(r->k, &n)) return false;
+    int64_t threads = n / (16 / gpu_widest(r->k));
+    if (threads < 32) threads = 32;
+    while (threads > most) threads /= 2;
+    return recipe_try(r, "scan_rows %lld", (long long)threads);
+}
+
 kernel *recipe_gpu(kernel *k0, const target *t, const schedule **out) {
     recipe r = recipe_make(k0, t);
     put_in_order(&r);
+    if (scan_rows(&r)) {
+        if (out) *out = r.s;
+        recipe_try(&r, "hoist");
+        recipe_do(&r, "dce");
+        return r.k;
+    }
     kernel *k = r.k;
     int n = gpu_outer_loops(k), cluster = 1;
     recipe_form best = { 0 };

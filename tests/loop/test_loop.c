@@ -305,6 +305,7 @@ static const char *random_step(const kernel *k, rng *r, arena *a) {
         return arena_printf(a, "%s b%d", name, b);
     case STEP_nontemporal:
         return arena_printf(a, "%s b%d 64", name, b);
+    case STEP_scan_rows:
     case STEP_bind_grid:
     case STEP_vectorize_nests:
     case STEP_pipeline:

@@ -82,6 +82,51 @@ void clike_block_reduce(clike *e, const kins *in, reg r) {
     str_addf(e->out, " %s\n", clike_barrier(e));
 }
 
+/* v combined with what the threads before it of each n have, by steps twice as far each time. */
+static void print_scan(clike *e, const kins *in, const char *v, int n) {
+    const char *type = clike_reg_type((tn_dtype)in->dtype);
+    str_addf(e->out, "for (int h = 1; h < %d; h *= 2) { %sx1 o = ", n, type);
+    str_addf(e->out, e->l->shuffle_from, v, "tid - h");
+    str_addf(e->out, "; if (tid %% %d >= h) { ", n);
+    print_combined(e, in, "o", v);
+    str_addf(e->out, " %s = o; } }\n", v);
+}
+
+/* Each thread gets b combined with what the threads before it have: within 32, then of whole 32s; else all in memory. */
+void clike_block_before(clike *e, const kins *in, reg r) {
+    tn_dtype t = (tn_dtype)in->dtype;
+    arena *a = e->out->a;
+    const char *type = clike_reg_type(t), *v = arena_printf(a, "v%u", r), *met = arena_printf(a, "met_%s", type);
+    int n = e->k->block_threads, warps = n / 32;
+    clike_need(e, t, 1);
+    e->reduces[t] = true;
+    str_addf(e->out, "%sx1 %s = v%u; { %sx1 x = v%u; ", type, v, in->b, type, in->a);
+    if (!e->l->shuffle || warps == 0) {
+        str_addf(e->out, "%s[tid] = x; BARRIER for (int h = 1; h < %d; h *= 2) { if (tid >= h) { %sx1 o = %s[tid - h]; ", met,
+                 n, type, met);
+        print_combined(e, in, "o", "x");
+        str_addf(e->out, " x = o; } BARRIER %s[tid] = x; BARRIER } if (tid > 0) { x = %s[tid - 1]; ", met, met);
+        print_combined(e, in, v, "x");
+        str_add(e->out, " } BARRIER }\n");
+        return;
+    }
+    print_scan(e, in, "x", 32);
+    if (warps > 1) {
+        str_addf(e->out, "if (tid %% 32 == 31) %s[tid / 32] = x; BARRIER %sx1 all = %s[tid %% %d];\n", met, type, met, warps);
+        print_scan(e, in, "all", warps);
+        str_addf(e->out, "all = ");
+        str_addf(e->out, e->l->shuffle_from, "all", "tid / 32 - 1");
+        str_add(e->out, "; if (tid >= 32) { ");
+        print_combined(e, in, v, "all");
+        str_add(e->out, " }\n");
+    }
+    str_add(e->out, "x = ");
+    str_addf(e->out, e->l->shuffle_from, "x", "tid - 1");
+    str_add(e->out, "; if (tid % 32 > 0) { ");
+    print_combined(e, in, v, "x");
+    str_addf(e->out, " } %s }\n", clike_barrier(e));
+}
+
 /* Of equals the lowest index; the first NaN beats everything; -1 is none at all. */
 void clike_block_argreduce(clike *e, const kins *in, reg r) {
     tn_dtype t = (tn_dtype)in->src;

@@ -646,6 +646,8 @@ static void print_instruction(clike *e, reg r) {
     case K_BLOCK_REDUCE:
         if (in->width)
             clike_block_part(e, in, r);
+        else if (in->b)
+            clike_block_before(e, in, r);
         else
             clike_block_reduce(e, in, r);
         return;

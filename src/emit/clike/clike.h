@@ -42,7 +42,8 @@ typedef struct clike_language {
     bool contracts;      /* a product and a sum whose result is rounded to 16 bits are one instruction */
     const char *apart;   /* function: an f32 as it is, in a register that others need not lie beside; NULL: there is none */
     const char *shuffle; /* printf, value: that of the thread of 32 whose number differs by bit h; NULL: there is none */
-    const char *least32; /* printf, value: the smallest i32 of each 32 threads; NULL: by shuffles */
+    const char *shuffle_from; /* printf, value, thread: that of the thread of 32 with this number, modulo 32; as shuffle */
+    const char *least32;      /* printf, value: the smallest i32 of each 32 threads; NULL: by shuffles */
     const char *fetch; /* printf, prefix of kernels, kernel, argument: the byte that follows comes into the second cache; NULL:
                           nothing does */
     bool offsets;      /* a buffer comes as a base and its distance in bytes */
@@ -129,6 +130,7 @@ const char *clike_infix(op_code op, tn_dtype t);
 const char *clike_barrier(const clike *e);
 void clike_block_part(clike *e, const kins *in, reg r);
 void clike_block_reduce(clike *e, const kins *in, reg r);
+void clike_block_before(clike *e, const kins *in, reg r);
 void clike_block_argreduce(clike *e, const kins *in, reg r);
 /* matrix.c: matrices, their products and what is waited for; the functions that these call. */
 void clike_matrix(clike *e, const kins *in, reg r);

@@ -215,6 +215,7 @@ const clike_language clike_cuda = {
     .fetch = "asm volatile(\"{ .reg .u64 a; ld.param.u64 a, [%skernel_%d_param_%d]; add.s64 a, a, %%0; \"\n"
              "\"prefetch.global.L2 [a]; }\" :: \"l\"",
     .shuffle = "__shfl_xor_sync(0xffffffffu, %s, h)",
+    .shuffle_from = "__shfl_sync(0xffffffffu, %s, %s)",
     .least32 = "least32(%s)",
     .shared_space = "",
     .long2 = "longlong2",
