@@ -1,16 +1,16 @@
 /* scan.c - running sums, products and extremes as parallel scans (tenon_index.h).
  *
  * In: a tensor and an axis. Out: blocks of BLOCK elements, in each of which an element is combined with those before it through
- * windows that begin before the block; the totals of blocks are scanned in turn, and what stands before a block is combined
- * with its elements (Blelloch, Prefix Sums and Their Applications, 1990). No element is combined with one behind it, so that a
- * NaN or an infinity stays where it belongs. */
+ * windows that begin before the block; the totals of blocks are scanned in turn, each without itself, and what stands before a
+ * block is combined with its elements (Blelloch, Prefix Sums and Their Applications, 1990). No element is combined with one
+ * behind it, so that a NaN or an infinity stays where it belongs. src/pass/wide_scans.c makes larger blocks of it for GPUs. */
 #include "nn.h"
 
 #include "tenon/tenon_index.h"
 
 #include <math.h>
 
-enum { BLOCK = 16, SIDE_BY_SIDE = 8 };
+enum { BLOCK = 16, SIDE_BY_SIDE = 8, MANY = 1 << 14, VERY_MANY = 1 << 18, MANY_TOTALS = 1 << 10 };
 
 typedef struct scan {
     tn_scan_mode mode;
@@ -52,32 +52,44 @@ static int64_t times(tn_graph *g, int64_t x, int64_t y) {
     return x >= 0 && y >= 0 && !__builtin_mul_overflow(x, y, &p) ? p : tn_dim_mul(g, x, y);
 }
 
-/* Each element of the last axis but one of x [outer,blocks,size,inner] with those before it in its block: through windows that
- * move by one, or, where too few elements lie side by side for vectors of them, through all of the block and a mask. */
-static tn_tensor within_blocks(tn_tensor x, const scan *k, int64_t size) {
+/* Each element of the last axis but one of x [outer,blocks,size,inner] with those before it in its block, or only these:
+ * through windows that move by one, or, where too few elements lie side by side for vectors of them, through all of the block
+ * and a mask. */
+static tn_tensor within_blocks(tn_tensor x, const scan *k, int64_t size, bool before) {
     tn_shape s = tn_tensor_shape(x);
     int64_t axis = 2, one = 1, last = 4;
     if (s.rank < 0) return x;
     if (s.dim[3] >= SIDE_BY_SIDE)
-        return k->reduce(tn_window(edged(x, k, 2, size - 1, 0), &axis, &size, &one, &one, 1), &last, 1, 0);
+        return k->reduce(
+            tn_window(edged(before ? first(x, 2, size - 1) : x, k, 2, size - 1 + before, 0), &axis, &size, &one, &one, 1),
+            &last, 1, 0);
     tn_tensor to = tn_iota(x.graph, TN_I32, TN_DIMS(size, size, 1), 0),
               at = tn_iota(x.graph, TN_I32, TN_DIMS(size, size, 1), 1);
     tn_tensor all = tn_reshape(x, TN_DIMS(times(x.graph, s.dim[0], s.dim[1]), 1, size, s.dim[3]));
-    all = tn_select(tn_le(at, to), all, nn_scalar(x, nn_identity(tn_tensor_dtype(x), k->identity)));
+    all = tn_select(before ? tn_lt(at, to) : tn_le(at, to), all, nn_scalar(x, nn_identity(tn_tensor_dtype(x), k->identity)));
     return tn_reshape(k->reduce(all, &axis, 1, 0), s);
 }
 
-/* x [outer,n,inner] */
-static tn_tensor scan_middle(tn_tensor x, const scan *k) {
+/* How many elements the n of an axis become, a multiple of: blocks of BLOCK blocks are whole, too, of which larger ones can be
+ * made. Where n needs no more elements to be blocks it gets none; totals are few. */
+static int64_t unit_of(int64_t n, bool totals) {
+    int64_t most = n > VERY_MANY ? BLOCK * BLOCK * BLOCK : n > (totals ? MANY_TOTALS : MANY) ? BLOCK * BLOCK : BLOCK;
+    return !totals && n % BLOCK == 0 && n % most != 0 ? BLOCK : most;
+}
+
+/* x [outer,n,inner]; before: each element gets what stands before it; unit: of n, 0: any. */
+static tn_tensor scan_middle(tn_tensor x, const scan *k, int64_t unit, bool before) {
     tn_shape s = tn_tensor_shape(x);
     if (s.rank < 0 || s.dim[1] <= 1) return x;
-    int64_t n = s.dim[1], axis = 2, blocks = n / BLOCK + (n % BLOCK != 0);
-    if (blocks == 1) return tn_reshape(within_blocks(tn_reshape(x, TN_DIMS(s.dim[0], 1, n, s.dim[2])), k, n), s);
-    x = tn_reshape(edged(x, k, 1, 0, blocks * BLOCK - n), TN_DIMS(s.dim[0], blocks, BLOCK, s.dim[2]));
-    tn_tensor totals = scan_middle(k->reduce(first(x, 1, blocks - 1), &axis, 1, 0), k); /* none needs that of the last block */
-    tn_tensor before = tn_reshape(edged(totals, k, 1, 1, 0), TN_DIMS(s.dim[0], blocks, 1, s.dim[2]));
-    tn_tensor y = k->combine(before, within_blocks(x, k, BLOCK));
-    return first(tn_reshape(y, TN_DIMS(s.dim[0], blocks * BLOCK, s.dim[2])), 1, n);
+    int64_t n = s.dim[1], axis = 2;
+    if (n <= BLOCK) return tn_reshape(within_blocks(tn_reshape(x, TN_DIMS(s.dim[0], 1, n, s.dim[2])), k, n, before), s);
+    if (unit <= 1) unit = unit_of(n, before);
+    int64_t whole = (n / unit + (n % unit != 0)) * unit, blocks = whole / BLOCK;
+    x = tn_reshape(edged(x, k, 1, 0, whole - n), TN_DIMS(s.dim[0], blocks, BLOCK, s.dim[2]));
+    tn_tensor totals = tn_reshape(k->reduce(x, &axis, 1, 0), TN_DIMS(s.dim[0], blocks, s.dim[2]));
+    tn_tensor start = tn_reshape(scan_middle(totals, k, unit / BLOCK, true), TN_DIMS(s.dim[0], blocks, 1, s.dim[2]));
+    tn_tensor y = k->combine(start, within_blocks(x, k, BLOCK, before));
+    return first(tn_reshape(y, TN_DIMS(s.dim[0], whole, s.dim[2])), 1, n);
 }
 
 static tn_tensor scan_axis(tn_tensor x, int axis, const scan *k, tn_cumulative_opts opts) {
@@ -89,7 +101,7 @@ static tn_tensor scan_axis(tn_tensor x, int axis, const scan *k, tn_cumulative_o
         if (i != axis) flat.dim[i < axis ? 0 : 2] = times(x.graph, flat.dim[i < axis ? 0 : 2], s.dim[i]);
     if (opts.reverse) x = tn_flip(x, &a, 1);
     if (opts.exclusive && s.dim[axis] > 0) x = edged(first(x, axis, s.dim[axis] - 1), k, axis, 1, 0);
-    x = tn_reshape(scan_middle(tn_reshape(x, flat), k), s);
+    x = tn_reshape(scan_middle(tn_reshape(x, flat), k, 0, false), s);
     return opts.reverse ? tn_flip(x, &a, 1) : x;
 }
 

@@ -91,8 +91,8 @@ typedef struct {
     int exclusive; /* element i has those before i, the first one 0, 1, or the lowest (highest) value of the dtype */
     int reverse;   /* from the end */
 } tn_cumulative_opts;
-/* Element i: all of 0 .. i along axis combined. A parallel scan in blocks of 16, of whose totals a scan is made in turn
- * (Blelloch 1990): three passes over memory, and a rounding error that grows with log(n). */
+/* Element i: all of 0 .. i along axis combined. A parallel scan in blocks of 16, on GPUs of up to 4096, of whose totals a
+ * scan is made in turn (Blelloch 1990): three passes over memory, and a rounding error that grows with log(n). */
 TN_API tn_tensor tn_cumulative(tn_tensor x, int axis, tn_scan_mode mode, tn_cumulative_opts opts);
 
 #if !defined(TN_NO_LOCATIONS) && !defined(TN_BUILDING)

@@ -130,6 +130,8 @@ static const char *cost_objection(const sched *s, val root, const node *n, const
         return "beside other sums bytes are multiplied one by one";
     if (after->n_dots && after->n_reduces && !s->opts.rows_only && reads_from_afar(s, after))
         return "beside other sums a contraction packs no operand, and both are large";
+    if (!s->opts.rows_only && after->n_reduces > 1 && sched_is_running(s, n, 2))
+        return "what each row begins with, row by row, takes lanes apart";
     if (after->rows < before->rows && after->rows < FEW_ROWS && after->work > SMALL_WORK)
         return "too few rows would be left to share out";
     if (after->loops > MANY_LOOPS && after->loops > before->loops) /* such as the norm of all gradients; lowering adds some */

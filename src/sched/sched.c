@@ -159,6 +159,11 @@ static void lower_one(sched *s, int gi, lowering *low) {
     val materialise;
     pkernel pk = { .code = s->p->kernels.n };
     pk.k = lower_group(s, gi, &pk.args, &materialise);
+    if (pk.k && s->opts.rows_only && s->opts.t) {
+        int first = low->inside.first[gi];
+        materialise = sched_beside_running_sums(s, low->inside.at + first, low->inside.first[gi + 1] - first, pk.k);
+        if (materialise) pk.k = NULL;
+    }
     if (!pk.k) {
         if (s->materialised[materialise])
             guard_fail(s->a->gd, TN_ERR_INTERNAL, "%%%u cannot be scheduled; please report the graph", materialise);

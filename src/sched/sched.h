@@ -148,6 +148,11 @@ bool sched_belongs_to_sums(const sched *s, const node *cast);
 
 /* fuse.c: fills place, group_of, groups. */
 void sched_fuse(sched *s);
+/* running.c: whether a mask leaves out of a sum what is behind each element, which is one of so many that are summed. */
+bool sched_is_running(const sched *s, const node *n, int64_t least);
+/* The same: what of a group for a GPU must be in memory, so that a thread block makes its running sums; 0: nothing, or it has
+ * none. */
+val sched_beside_running_sums(const sched *s, const val *inside, int n, const kernel *k);
 /* decide.c: a buffer of v's type, which v has from now on; *fill: where there is room for it, which moves on. */
 int32_t sched_add_buf(sched *s, pbuf_kind kind, val v, int slot, int64_t *fill);
 bool sched_decide(sched *s, val v, val user, bool fused, const char *reason); /* notes it for explain; returns fused */

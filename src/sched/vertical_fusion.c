@@ -32,6 +32,7 @@ typedef struct link { /* a kernel, with so many loops over rows shared */
     double inside[N_ROWS]; /* as part of a chain, a thread block having 1 << i rows; */
     double clustered;      /* of one by clusters of thread blocks, besides its contraction: */
     row_contraction layer; /* that; n = 0: it has none */
+    bool running;          /* running sums of rows, for which a thread block has a form of its own */
     int64_t kept; /* elements of a row that each thread can keep its share of: of all nests; 0: its rows are not such */
 } link;
 
@@ -55,6 +56,9 @@ static const link *link_make(const plan *p, const pkernel *pk, int shared, const
     l.alone = vertical_alone(k, t), l.among = vertical_among(k, t);
     for (int i = 0; i < N_ROWS; i++) l.inside[i] = vertical_inside(k, shared, row_count(k, shared), 1 << i, t);
     l.clustered = vertical_clustered(k, shared, row_count(k, shared), t, &l.layer);
+    recipe r = recipe_make(kernel_clone(k, p->a), t);
+    recipe_fuse_loops(&r);
+    l.running = gpu_has_running_rows(r.k, &(int64_t){ 0 });
     l.kept = shared ? kept_elems(k, shared) : 0;
     return arena_copy(p->a, &l, sizeof l);
 }
@@ -140,7 +144,8 @@ static double grow(chooser *w, int first, int shared, chain *out, const char **o
         const kernel *k = p->kernels.at[i].k;
         if (!row_same(k0, k, shared)) break;
         const link *l = link_of(w, i, shared);
-        if ((*out_end = row_objection(&c, &l->row, k, w->room, w->most_args))) break;
+        if (l->running) *out_end = "its rows are running sums, which a thread block makes at once";
+        if (*out_end || (*out_end = row_objection(&c, &l->row, k, w->room, w->most_args))) break;
         double kept = add_kept(&rows, &c, l, k, w->t);
         row_append(&c, &l->row, k);
         alone += l->alone, among += l->among;

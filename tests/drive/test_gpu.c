@@ -16,6 +16,7 @@
 #include "drive/objects.h"
 #include "support/support.h"
 #include "tenon/tenon.h"
+#include "tenon/tenon_index.h"
 
 static void remove_tree(const char *dir) {
     char command[256];
@@ -378,6 +379,72 @@ static void test_coarse(void **state) {
     }
 }
 
+static double combined(tn_scan_mode mode, double sum, double x) {
+    if (mode == TN_SCAN_SUM) return sum + x;
+    if (mode == TN_SCAN_PROD) return sum * x;
+    return isnan(sum) || isnan(x) ? NAN : mode == TN_SCAN_MAX ? fmax(sum, x) : fmin(sum, x);
+}
+
+/* Rows of running sums that are made by thread blocks, of all ways to come out in blocks; beside them what a kernel has before
+ * and behind them: y = -scan(x + x), of products -scan(x). A NaN stays where it is. */
+static void test_running_sums(void **state) {
+    (void)state;
+    enum { MOST = 70000 };
+    static const struct {
+        int64_t rows, n;
+        tn_dtype t;
+        tn_scan_mode mode;
+        int how; /* 1: exclusive, 2: reverse */
+    } works[] = { { 1, 69632, TN_F32, TN_SCAN_SUM, 0 }, { 1, 65536, TN_F32, TN_SCAN_SUM, 3 },
+                  { 3, 20001, TN_F32, TN_SCAN_SUM, 0 }, { 5, 4096, TN_F32, TN_SCAN_MAX, 0 },
+                  { 2, 8192, TN_F64, TN_SCAN_PROD, 1 }, { 7, 4090, TN_I32, TN_SCAN_MIN, 0 },
+                  { 33, 256, TN_F16, TN_SCAN_SUM, 0 },  { 65, 64, TN_I64, TN_SCAN_SUM, 2 },
+                  { 9, 1024, TN_F32, TN_SCAN_SUM, 2 },  { 4, 5000, TN_I32, TN_SCAN_SUM, 1 },
+                  { 70, 512, TN_F32, TN_SCAN_MIN, 1 },  { 3, 768, TN_F32, TN_SCAN_SUM, 0 } };
+    static double x[MOST], y[MOST];
+    static uint8_t in[8 * MOST], out[8 * MOST]; /* not of the heap: a test without a GPU is left from within */
+    for (size_t c = 0; c < COUNT_OF(works); c++) {
+        const int64_t rows = works[c].rows, n = works[c].n, all = rows * n;
+        const tn_dtype t = works[c].t;
+        const bool is_float = dtype_is_float(t), adds = works[c].mode == TN_SCAN_SUM, lasts = is_float && !adds;
+        rng r = { c + 1 };
+        for (int64_t i = 0; i < all; i++) {
+            x[i] = works[c].mode == TN_SCAN_PROD ? 2 * (double)rng_below(&r, 2) - 1 : (double)rng_below(&r, 9) - 4;
+            if (lasts && i % n == n - 2) x[i] = NAN;
+            dtype_store(t, in, i, x[i]);
+        }
+        tn_ctx *ctx = gpu_ctx();
+        tn_graph *g = tn_graph_new(ctx, "running");
+        tn_tensor v = tn_input(g, "x", t, TN_DIMS(rows, n));
+        tn_cumulative_opts how = { .exclusive = works[c].how & 1, .reverse = works[c].how >> 1 };
+        tn_output(tn_neg(tn_cumulative(works[c].mode == TN_SCAN_PROD ? v : tn_add(v, v), 1, works[c].mode, how)), "y");
+        tn_compile_opts o = on_gpu(TN_MODE_COMPILED);
+        tn_program *p;
+        tn_session *s;
+        OK(ctx, tn_compile(g, &o, &p));
+        OK(ctx, tn_session_new(p, &s));
+        OK(ctx, tn_run(s, TN_BIND({ "x", in }, { "y", out })));
+        for (int64_t row = 0; row < rows; row++) {
+            double sum = adds ? 0 : works[c].mode == TN_SCAN_PROD ? 1 : works[c].mode == TN_SCAN_MAX ? -INFINITY : INFINITY;
+            if (!is_float && works[c].mode == TN_SCAN_MIN) sum = INT32_MAX;
+            for (int64_t k = 0; k < n; k++) {
+                int64_t i = row * n + (how.reverse ? n - 1 - k : k);
+                double next = combined(works[c].mode, sum, works[c].mode == TN_SCAN_PROD ? x[i] : 2 * x[i]);
+                y[i] = -(how.exclusive ? sum : next), sum = next;
+            }
+        }
+        for (int64_t i = 0; i < all; i++) {
+            double got = dtype_load(t, out, i);
+            if (isnan(y[i]) ? !isnan(got) : got != y[i] && !(fabs(got - y[i]) <= fabs(y[i]) * (t == TN_F16 ? 0x1p-10 : 0)))
+                fail_msg("running sums %d, element %lld: %g, not %g", (int)c, (long long)i, got, y[i]);
+        }
+        tn_session_free(s);
+        tn_program_free(p);
+        tn_graph_free(g);
+        tn_ctx_free(ctx);
+    }
+}
+
 typedef struct user {
     tn_program *p;
     int index, wrong;
@@ -460,6 +527,7 @@ int main(void) {
                                         cmocka_unit_test(test_large_rings), cmocka_unit_test(test_odd_rings),
                                         cmocka_unit_test(test_cache),       cmocka_unit_test(test_threads),
                                         cmocka_unit_test(test_errors),      cmocka_unit_test(test_long_contraction),
-                                        cmocka_unit_test(test_coarse),      cmocka_unit_test(test_unsigned_words) };
+                                        cmocka_unit_test(test_coarse),      cmocka_unit_test(test_unsigned_words),
+                                        cmocka_unit_test(test_running_sums) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
