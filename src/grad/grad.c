@@ -140,25 +140,30 @@ static ext product(const graph *g, const ext *dims, int from, int to) {
     return p;
 }
 
-/* A rule writes out this size. */
-static int64_t literal(graph *g, const node *n, ext size, const char *what) {
-    if (!ext_is_lit(size))
-        guard_fail(g->a->gd, TN_ERR_UNSUPPORTED, "grad: %s whose %s is %s, not a number, has no gradient%s%s",
-                   op_get((op_code)n->op)->name, what, graph_dim_text(g, size), n->where ? " at " : "",
-                   n->where ? n->where : "");
-    return size;
+/* A size as integers like x; of the run: a sum of ones. */
+static val size_like(graph *g, val x, ext size) {
+    const node n = *graph_get(g, x);
+    int64_t ones[TN_MAX_RANK];
+    if (ext_is_lit(size)) return graph_splat_like(g, x, (double)size);
+    for (int i = 0; i < n.rank; i++) ones[i] = 1;
+    val count = graph_reduce(g, OP_sum, graph_splat(g, (tn_dtype)n.dtype, 1, &size, 1), 1);
+    return graph_expand(g, graph_reshape(g, count, n.rank, ones), n.dims);
 }
 
 /* x shifted by k along the last axis of [m, n], with ones moving in. */
-static val shift_ones(graph *g, val x, ext m, int64_t n, int64_t k) {
+static val shift_ones(graph *g, val x, ext m, ext n, int64_t k) {
+    if (!ext_is_lit(n)) { /* which may be less than k */
+        val wide = graph_pad(g, x, (int64_t[]){ 0, k }, (int64_t[]){ 0, 0 }, 1.0);
+        return graph_slice(g, wide, (int64_t[]){ 0, 0 }, (int64_t[]){ m, n }, (int64_t[]){ 1, 1 });
+    }
     val kept = graph_slice(g, x, (int64_t[]){ 0, 0 }, (int64_t[]){ m, n - k }, (int64_t[]){ 1, 1 });
     return graph_pad(g, kept, (int64_t[]){ 0, k }, (int64_t[]){ 0, 0 }, 1.0);
 }
 
 /* Element i becomes the product of elements 0 .. i-1 of its row, in log2(n) steps. */
-static val products_before(graph *g, val x, ext m, int64_t n) {
+static val products_before(graph *g, val x, ext m, ext n) {
     val p = shift_ones(g, x, m, n, 1);
-    for (int64_t k = 1; k < n; k *= 2) p = graph_binary(g, OP_mul, p, shift_ones(g, p, m, n, k));
+    for (int64_t k = 1; k < graph_dim_most(g, n); k *= 2) p = graph_binary(g, OP_mul, p, shift_ones(g, p, m, n, k));
     return p;
 }
 
@@ -180,8 +185,8 @@ static val products_of_others(graph *g, const node *reduce) {
     int n_kept = n.rank;
     for (int i = 0; i < n.rank; i++) n_kept -= (int)(axes >> i & 1);
     ext rows = product(g, moved, 0, n_kept);
-    int64_t cols = literal(g, reduce, product(g, moved, n_kept, n.rank), "number of factors");
-    if (rows == 0 || cols <= 1) return graph_splat_like(g, x, 1.0);
+    ext cols = product(g, moved, n_kept, n.rank);
+    if (rows == 0 || graph_dim_most(g, cols) <= 1) return graph_splat_like(g, x, 1.0);
     val flat = graph_reshape(g, graph_permute(g, x, perm), 2, (int64_t[]){ rows, cols });
     val before = products_before(g, flat, rows, cols);
     val after = graph_flip(g, products_before(g, graph_flip(g, flat, 2), rows, cols), 2);
@@ -321,7 +326,9 @@ static val grad_dot(graph *g, const node *n, int slot, val G) {
 static val grad_gather(graph *g, const node *n, val G) {
     val x = n->in[0], index = n->in[1];
     int axis = (int)n->attr[0];
-    val last = graph_splat_like(g, index, (double)(literal(g, n, graph_get(g, x)->dims[axis], "axis") - 1));
+    ext size = graph_get(g, x)->dims[axis];
+    val last = ext_is_lit(size) ? graph_splat_like(g, index, (double)(size - 1))
+                                : graph_binary(g, OP_sub, size_like(g, index, size), graph_splat_like(g, index, 1.0));
     val inside = graph_binary(g, OP_max, graph_binary(g, OP_min, index, last), graph_splat_like(g, index, 0.0));
     return graph_scatter_add(g, graph_splat_like(g, x, 0.0), inside, G, axis, 0);
 }
@@ -331,7 +338,7 @@ static val used_updates(graph *g, const node *n) {
     val index = n->in[1];
     const node ix = *graph_get(g, index);
     val low = graph_binary(g, OP_le, graph_splat_like(g, index, 0.0), index);
-    val high = graph_binary(g, OP_lt, index, graph_splat_like(g, index, (double)n->dims[n->attr[0]]));
+    val high = graph_binary(g, OP_lt, index, size_like(g, index, n->dims[n->attr[0]]));
     val used = graph_binary(g, OP_and, low, high);
     if (n->op != OP_scatter_set || ix.rank == 0 || n->dims[n->attr[0]] == 0) return used;
     ext elems = graph_elems_ext(g, index);
@@ -387,8 +394,7 @@ static val grad_scatter(graph *g, const node *n, val o, int slot, val G) {
     if (n->attr[1])
         guard_fail(g->a->gd, TN_ERR_UNSUPPORTED, "%s with batch=%lld has no gradient: the compiler makes it after gradients",
                    op_get((op_code)n->op)->name, (long long)n->attr[1]);
-    if (literal(g, n, n->dims[n->attr[0]], "axis") == 0 || graph_elems(g, n->in[1]) == 0)
-        return slot ? graph_splat_like(g, n->in[2], 0.0) : G;
+    if (n->dims[n->attr[0]] == 0 || graph_elems(g, n->in[1]) == 0) return slot ? graph_splat_like(g, n->in[2], 0.0) : G;
     if (n->op == OP_scatter_mul) return grad_scatter_mul(g, n, slot, G);
     if (n->op == OP_scatter_max || n->op == OP_scatter_min) return grad_scatter_extreme(g, n, o, slot, G);
     if (slot == 0) return scattered_like(g, n, OP_scatter_set, G, graph_splat(g, n->dtype, up.rank, up.dims, 0));

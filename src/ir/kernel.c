@@ -157,7 +157,7 @@ bool kernel_aligned(const kernel *k, const kins *in, int n) {
     if (n == 1) return true;
     if (!steps_aligned(k, &k->bufs.at[in->buf], n)) return false;
     if (in->lane_stride != 1 || in->lanes % n || !is_multiple(k, in->idx, n)) return false;
-    if (in->dyn && (k->ins.at[in->dyn].lanes > 1 || in->dyn_stride % n)) return false;
+    if (in->dyn && (k->ins.at[in->dyn].lanes > 1 || !divides(k, in->dyn_stride, n))) return false;
     for (int m = 0; m < in->n_mask; m++) {
         if (in->mask_lane[m] == 0) continue;
         if (in->mask_lane[m] != 1 || !divides(k, in->mask[m].lo, n) || !divides(k, in->mask[m].hi, n) ||

@@ -119,9 +119,9 @@ typedef struct kins {
     uint16_t buf;   /* LOAD, STORE, SCATTER, PREFETCH, BARRIER, MATRIX: index into kernel.bufs */
     reg a, b, c;    /* operands; UPD: c = accumulator; ARGUPD: b = index accumulator, c = value accumulator */
     reg dyn;        /* LOAD, SCATTER: register with the dynamic index */
-    int64_t dyn_stride;
+    ext dyn_stride;
     union {
-        int64_t dyn_n;    /* LOAD, SCATTER: range of dyn */
+        ext dyn_n;        /* LOAD, SCATTER: range of dyn */
         int64_t n_blocks; /* LOOP */
     };
     affine idx;            /* element index, or INDEX/RANDOM's value */

@@ -21,6 +21,7 @@ static affine affine_at(affine x, const int64_t *rows, arena *a) {
 static void bind_ins(kins *in, const int64_t *rows, arena *a) {
     in->lo = ext_of(in->lo, rows), in->hi = ext_of(in->hi, rows);
     in->idx = affine_at(in->idx, rows, a);
+    if (in->dyn) in->dyn_stride = ext_of(in->dyn_stride, rows), in->dyn_n = ext_of(in->dyn_n, rows);
     for (int m = 0; m < in->n_mask; m++)
         in->mask[m] = (kmask){ affine_at(in->mask[m].e, rows, a), ext_of(in->mask[m].lo, rows), ext_of(in->mask[m].hi, rows) };
 }
@@ -74,6 +75,7 @@ void kernel_used_rows(const kernel *k, bool *used, bool *given) {
         if (in->op == K_LOOP && in->par == PAR_GRID_THREADS)
             mark_row(used, k->grid_blocks); /* how far apart its threads go on */
         mark_row(used, in->lo), mark_row(used, in->hi), mark_affine(used, in->idx);
+        if (in->dyn) mark_row(used, in->dyn_stride), mark_row(used, in->dyn_n);
         for (int m = 0; m < in->n_mask; m++)
             mark_row(used, in->mask[m].lo), mark_row(used, in->mask[m].hi), mark_affine(used, in->mask[m].e);
     }
@@ -95,7 +97,8 @@ bool kernel_has_params(const kernel *k) {
     for (kvar v = 0; v < k->vars.n; v++) has |= !ext_is_lit(k->vars.at[v].extent);
     for (int i = 1; i < k->ins.n && !has; i++) {
         const kins *in = &k->ins.at[i];
-        has = !ext_is_lit(in->lo) || !ext_is_lit(in->hi) || affine_has_params(in->idx);
+        has = !ext_is_lit(in->lo) || !ext_is_lit(in->hi) || affine_has_params(in->idx) ||
+              (in->dyn && (!ext_is_lit(in->dyn_stride) || !ext_is_lit(in->dyn_n)));
         for (int m = 0; m < in->n_mask; m++)
             has |= affine_has_params(in->mask[m].e) || !ext_is_lit(in->mask[m].lo) || !ext_is_lit(in->mask[m].hi);
     }
@@ -179,9 +182,10 @@ static void take_masked(prover *p, kins *in, range *out) {
         int64_t lane = in->lanes > 1 ? in->mask_lane[m] : 0;
         ext c = lane && in->lane_stride % lane == 0 ? in->lane_stride / lane : 0;
         ext way = x->e.n ? x->e.t[0].coef : 1;
-        if (!ext_is_lit(way) || way == 0) continue;
-        if (x->e.n && !ext_divides(p->t, affine_coef(in->idx, x->e.t[0].var), way < 0 ? -way : way, &c)) continue;
-        if (way < 0) c = ext_mul(p->t, c, -1);
+        bool down = ext_is_lit(way) && way < 0;
+        if (way == 0) continue;
+        if (x->e.n && !ext_divides(p->t, affine_coef(in->idx, x->e.t[0].var), down ? -way : way, &c)) continue;
+        if (down) c = ext_mul(p->t, c, -1);
         bool up = ext_lo(p->t, c) >= 0;
         if (c == 0 || (!up && ext_hi(p->t, c) > 0) || (lane && !ext_is_lit(c))) continue;
         affine rest = in->idx;
@@ -223,8 +227,9 @@ static bool index_range(prover *p, const kins *access, int n_open, range *out) {
     for (; first < last && !has_lane(in, last); last--) {
     }
     out->lo = ext_add(p->t, out->lo, first * in->lane_stride), out->hi = ext_add(p->t, out->hi, first * in->lane_stride);
-    int64_t along = (last - first) * in->lane_stride, reach = in->dyn && in->dyn_n > 0 ? (in->dyn_n - 1) * in->dyn_stride : 0;
-    int64_t packed = in->packed ? (in->packed - 1) * in->packed_stride : 0, step[] = { along, reach, packed };
+    int64_t along = (last - first) * in->lane_stride, packed = in->packed ? (in->packed - 1) * in->packed_stride : 0;
+    bool reaches = in->dyn && ext_hi(p->t, in->dyn_n) > 0; /* where dyn_n is 0, nothing is touched */
+    ext step[] = { along, packed, reaches ? ext_mul(p->t, ext_add(p->t, in->dyn_n, -1), in->dyn_stride) : 0 };
     for (int i = 0; i < in->idx.n; i++) {
         const kins *loop = NULL;
         ext c = in->idx.t[i].coef;
@@ -239,7 +244,7 @@ static bool index_range(prover *p, const kins *access, int n_open, range *out) {
         out->hi = ext_add(p->t, out->hi, ext_mul(p->t, c, up ? v.hi : v.lo));
     }
     for (int i = 0; i < 3; i++)
-        if (step[i] < 0)
+        if (ext_is_lit(step[i]) && step[i] < 0)
             out->lo = ext_add(p->t, out->lo, step[i]);
         else
             out->hi = ext_add(p->t, out->hi, step[i]);
@@ -454,6 +459,7 @@ static int check_sample(const kernel *k, int64_t above, str *out) {
 /* Whether an access is by literals alone, in loops of which each stays within a literal extent. */
 static bool is_literal(const kernel *k, const kins *in) {
     bool literal = ext_is_lit(k->bufs.at[in->buf].elems) && !affine_has_params(in->idx);
+    literal = literal && (!in->dyn || (ext_is_lit(in->dyn_stride) && ext_is_lit(in->dyn_n)));
     for (int m = 0; m < in->n_mask; m++)
         literal = literal && !affine_has_params(in->mask[m].e) && ext_is_lit(in->mask[m].lo) && ext_is_lit(in->mask[m].hi);
     for (int i = 0; i < in->idx.n; i++) literal = literal && ext_is_lit(k->vars.at[in->idx.t[i].var].extent);

@@ -179,9 +179,9 @@ static void place_text(reader *p, kins *in) {
     if (read_accept(p, "+")) {
         in->dyn = register_word(p);
         read_expect(p, "*");
-        in->dyn_stride = read_int(p);
+        if (!factor_text(p, 0, &in->dyn_stride)) in->dyn_stride = literal_text(p);
         read_expect(p, "of");
-        in->dyn_n = read_int(p);
+        in->dyn_n = ext_text(p);
     }
     read_expect(p, "]");
     in->lane_stride = step_text(p);

@@ -27,7 +27,12 @@ static void print_step(const kins *in, str *out) { /* from lane to lane */
 static void print_place(const kernel *k, const kins *in, str *out) {
     str_addf(out, "b%d[", in->buf);
     print_affine(k, in->idx, out);
-    if (in->dyn) str_addf(out, " + %%%u*%lld of %lld", in->dyn, (long long)in->dyn_stride, (long long)in->dyn_n);
+    if (in->dyn) {
+        str_addf(out, " + %%%u*", in->dyn);
+        ext_print(k->params, in->dyn_stride, true, out);
+        str_add(out, " of ");
+        ext_print(k->params, in->dyn_n, false, out);
+    }
     str_add(out, "]");
     print_step(in, out);
 }

@@ -135,6 +135,7 @@ static bool is_known(cutter *c, int i) {
     }
     for (int m = 0; m < in->n_mask; m++)
         if (!affine_is_lit(in->mask[m].e) || !ext_is_lit(in->mask[m].lo) || !ext_is_lit(in->mask[m].hi)) return false;
+    if (in->dyn && !ext_is_lit(in->dyn_stride)) return false;
     if (!is_global(k, in)) return affine_is_lit(in->idx) && ends_in_zeros(c, i);
     c->spread |= !affine_is_lit(in->idx);
     return ends_in_zeros(c, i);
@@ -185,6 +186,7 @@ kernel *loop_most(const kernel *k) {
     for (int i = 1; i < o->ins.n; i++) {
         kins *in = &o->ins.at[i];
         if (in->op == K_LOOP) in->hi = o->vars.at[in->var].extent;
+        if (in->dyn) in->dyn_n = ext_of(in->dyn_n, c.apart);
         kterm *t = arena_copy(k->a, in->idx.t, sizeof(kterm) * (size_t)in->idx.n);
         for (int j = 0; j < in->idx.n; j++) t[j].coef = ext_of(t[j].coef, c.apart);
         in->idx.t = t;
@@ -270,7 +272,8 @@ static bool is_cut(const cutter *c, const kernel *o, const kins *in) {
 
 static bool find_access(const cutter *c, const kernel *o, const kins *in, places *p) {
     if (!is_cut(c, o, in)) return true;
-    return (in->op == K_LOAD || in->op == K_STORE) && !in->dyn && !in->packed && find_places(c, o, &c->of[in->buf], in, p);
+    if (in->dyn && c->of[in->buf].n) return false; /* a table's rows are chosen, of whole ones */
+    return (in->op == K_LOAD || in->op == K_STORE) && !in->packed && find_places(c, o, &c->of[in->buf], in, p);
 }
 
 /* How many iterations of the loop at `head` reach what a store writes; its own number where one has to do them all. */
@@ -382,6 +385,16 @@ static void bound(kernel *o, kins *in, affine e, int64_t lane, ext n) {
     in->mask_lane[in->n_mask - 1] = in->lanes > 1 ? lane : 0;
 }
 
+/* Of a table, of which loop_most has said that it is as long as it can be. */
+static void cut_table(const cutter *c, kins *in) {
+    for (int i = 1; i < c->k->ins.n && in->dyn; i++) {
+        const kins *x = &c->k->ins.at[i];
+        bool same = x->dyn && x->buf == in->buf && x->dyn_stride == in->dyn_stride && ext_of(x->dyn_n, c->apart) == in->dyn_n;
+        if (same) in->dyn_n = x->dyn_n;
+        if (same) return;
+    }
+}
+
 /* The access by the run's distances, bounded by its numbers. inside: it is in its buffer without that. */
 static void cut_access(const cutter *c, kernel *o, int i, const places *p, bool inside) {
     kins *in = &o->ins.at[i];
@@ -419,6 +432,7 @@ kernel *loop_cut(const kernel *k, const kernel *made) {
         if (in->op == K_LOOP && in->par == PAR_SERIAL && in->lo == 0) in->hi = summed(&c, o, at, i);
     }
     find_extents(k, o);
+    for (int i = 1; i < o->ins.n; i++) cut_table(&c, &o->ins.at[i]);
     bool *unproven = ARENA_ARRAY(k->a, bool, o->ins.n);
     if (!c.spread) kernel_mark_unproven(o, unproven);
     for (int i = 1; i < o->ins.n; i++)

@@ -271,8 +271,6 @@ static void lower_scatter(lower *w) {
     for (int i = 0; i < n->rank; i++) ix[i] = i < axis ? iu[i] : i == axis ? affine_const(0) : iu[i - 1 + n_index];
     lower_open_loops(w, from);
     reg dyn = lower_value(w, n->in[1], ii), x = lower_value(w, n->in[2], iu);
-    int64_t stride = 1;
-    for (int i = axis + 1; i < n->rank; i++) stride *= n->dims[i];
     int buf = lower_arg(w, w->s->buf_of[v], true);
     kernel_push(w->k, (kins){ .op = K_SCATTER,
                               .mode = kernel_scatter_mode((op_code)n->op),
@@ -281,7 +279,7 @@ static void lower_scatter(lower *w) {
                               .idx = view_flat(w->k, w->g, v, ix),
                               .a = x,
                               .dyn = dyn,
-                              .dyn_stride = stride,
+                              .dyn_stride = lower_stride(w, n, axis),
                               .dyn_n = n->dims[axis],
                               .node = v });
     lower_close_loops(w, w->k->vars.n - from, 0);

@@ -67,6 +67,7 @@ bool lower_axis_is_row(const lower *w, val v, int axis); /* of an inside value: 
 /* lower_value.c */
 int lower_arg(lower *w, int32_t plan_buf, bool write); /* the kernel's buffer for it */
 affine lower_local_index(lower *w, const item *it, const affine *idx);
+ext lower_stride(const lower *w, const node *x, int axis); /* elements from one to the next along the axis */
 kvar lower_open_loop(lower *w, kvar v);
 void lower_open_loops(lower *w, int from); /* of all variables from there on */
 void lower_close_loops(lower *w, int n, int n_memos);

@@ -287,6 +287,13 @@ static reg begin_move(lower *w, task *t) {
     return 0;
 }
 
+ext lower_stride(const lower *w, const node *x, int axis) {
+    ext stride = 1;
+    for (int i = axis + 1; i < x->rank; i++)
+        stride = w->g->params ? ext_mul(w->g->params, stride, x->dims[i]) : stride * x->dims[i];
+    return stride;
+}
+
 static void begin_gather(lower *w, task *t) {
     const node *n = graph_get(w->g, t->of.v), *index = graph_get(w->g, n->in[1]);
     affine *ii = ARENA_ARRAY(w->a, affine, TN_MAX_RANK);
@@ -300,11 +307,13 @@ static reg finish_gather(lower *w, const task *t) {
     int axis = (int)n->attr[0];
     affine ix[TN_MAX_RANK];
     for (int i = 0; i < x->rank; i++) ix[i] = i < axis ? idx[i] : i == axis ? affine_const(0) : idx[i - 1 + index->rank];
-    int64_t stride = 1;
-    for (int i = axis + 1; i < x->rank; i++) stride *= x->dims[i];
-    reg r = lower_leaf(w, n->in[0], view_flat(w->k, w->g, n->in[0], ix), &t->of.masks, 0);
+    kmask_list masks = { 0 };
+    for (int m = 0; m < t->of.masks.n; m++) VEC_PUSH(w->a, &masks, t->of.masks.at[m]);
+    if (!ext_is_lit(x->dims[axis]) && ext_lo(w->g->params, x->dims[axis]) < 1) /* zeros where there is nothing to pick */
+        VEC_PUSH(w->a, &masks, ((kmask){ { .base = x->dims[axis] }, 1, ext_hi(w->g->params, x->dims[axis]) + 1 }));
+    reg r = lower_leaf(w, n->in[0], view_flat(w->k, w->g, n->in[0], ix), &masks, 0);
     kins *load = &w->k->ins.at[r];
-    load->dyn = t->r[0], load->dyn_stride = stride, load->dyn_n = x->dims[axis];
+    load->dyn = t->r[0], load->dyn_stride = lower_stride(w, x, axis), load->dyn_n = x->dims[axis];
     return r;
 }
 

@@ -41,6 +41,7 @@ static bool is_shared(const kernel *k, int shared, kvar v) {
 static bool is_apart(const kernel *k, int shared, const kins *in, ext elems, ext *out_stride) {
     ext stride = shared ? affine_coef(in->idx, k->ins.at[shared].var) : elems, want = stride;
     *out_stride = stride;
+    if (in->dyn && (!ext_is_lit(in->dyn_n) || !ext_is_lit(in->dyn_stride))) return false;
     int64_t lo = in->idx.base, hi = lo, reach = in->dyn ? (in->dyn_n - 1) * in->dyn_stride : 0;
     if (!ext_is_lit(stride) || !ext_is_lit(lo)) return false;
     for (int i = shared - 1; i >= 0; i--) {

@@ -17,9 +17,6 @@ static const char *needs_literals(const graph *g, val v) {
     bool any = is_symbolic(g, v);
     for (int i = 0; i < n->n_in; i++) any = any || is_symbolic(g, n->in[i]);
     if (!any) return NULL;
-    for (int i = 0; op_is_scatter((op_code)n->op) && i < n->rank; i++)
-        if (i >= n->attr[0] && !ext_is_lit(n->dims[i])) return "from the axis of a scatter on";
-    if (n->op == OP_gather && is_symbolic(g, n->in[0])) return "in a gather's table";
     for (int i = 0; n->op == OP_fold && i < n->attr[0]; i++)
         if (!ext_is_lit(n->dims[n->attr[1 + 4 * i]])) return "along an axis of a window whose gradient is asked for";
     return NULL;

@@ -214,6 +214,30 @@ static const char *const found[] = {
     "  %3 = prod %2 axes=[0,1] f64[1,1]\n"
     "  return %3 as \"y\"\n"
     "}\n",
+    /* tables of any length, of none, too, and any width */
+    "graph @tables<n 0..9, m 1..5>(x f32[n,m], y f32[3,m,8], t f16[n,24], i i32[7], j i64[2,m]) {\n"
+    "  %1 = gather x, i axis=0 f32[7,m]\n"
+    "  %2 = gather x, i axis=1 f32[n,7]\n"
+    "  %3 = gather y, j axis=1 f32[3,2,m,8]\n"
+    "  %4 = gather y, i axis=2 f32[3,m,7]\n"
+    "  %5 = neg t f16[n,24]\n"
+    "  %6 = gather %5, j axis=0 f16[2,m,24]\n"
+    "  %7 = exp %3 f32[3,2,m,8]\n"
+    "  return %1 as \"a\", %2 as \"b\", %7 as \"c\", %4 as \"d\", %6 as \"e\"\n"
+    "}\n",
+    "graph @places<n 0..9, m 1..5>(x f32[n,m,2], y i32[n,m], h f16[2,m,24], i i32[7], j i64[2,m], u f32[7,m,2], "
+    "v f32[n,7,2], w i32[n,7], k f16[2,7,24], l f32[2,m,m,2]) {\n"
+    "  %1 = scatter_add x, i, u axis=0 f32[n,m,2]\n"
+    "  %2 = scatter_set x, i, v axis=1 f32[n,m,2]\n"
+    "  %3 = scatter_max y, i, w axis=1 i32[n,m]\n"
+    "  %4 = scatter_mul x, j, l axis=0 f32[n,m,2]\n"
+    "  %5 = scatter_add h, i, k axis=1 f16[2,m,24]\n"
+    "  return %1 as \"a\", %2 as \"b\", %3 as \"c\", %4 as \"d\", %5 as \"e\"\n"
+    "}\n",
+    "graph @own_places<b 1..6, n 1..9>(x f32[b,n,3], i i32[b,4], u f32[b,4,3]) {\n" /* rows with places of their own */
+    "  %1 = scatter_add x, i, u axis=1 batch=1 f32[b,n,3]\n"
+    "  return %1 as \"y\"\n"
+    "}\n",
 };
 
 ARENA_TEST(test_found) {

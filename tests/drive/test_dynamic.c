@@ -92,6 +92,14 @@ static tn_tensor looked_up(tn_graph *g, int64_t batch, int64_t length) {
     return tn_gather(tn_nn_linear(tn_iota(g, TN_F32, TN_DIMS(9, 3), 0), 4, "table"), at, 0);
 }
 
+/* Rows of the run's own, picked and put by place. */
+static tn_tensor picked(tn_graph *g, int64_t batch, int64_t length) {
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(batch, length, 4)), first = tn_slice_axis(x, 2, 0, 1, 1);
+    tn_tensor at = tn_cast(tn_mul_scalar(tn_reshape(first, TN_DIMS(-1)), 9), TN_I32);
+    tn_tensor rows = tn_exp(tn_reshape(x, TN_DIMS(-1, 4))), y = tn_gather(rows, at, 0);
+    return tn_add(tn_scatter_set(rows, at, tn_neg(y), 0), tn_scatter(rows, at, y, 0, TN_SCATTER_MAX));
+}
+
 static const struct {
     const char *name;
     network of;
@@ -109,6 +117,7 @@ static const struct {
     { "best_of_length", best_of_length, true },
     { "columns", columns, false },
     { "looked_up", looked_up, true },
+    { "picked", picked, true },
 };
 
 static const struct {

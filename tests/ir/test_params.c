@@ -302,12 +302,34 @@ static const struct {
       " loop i = 0 .. floor($n / 4)*4 step 4 parallel\n store b0[i], %1  f32\n store b0[i + 3], %1  f32\n end\n"
       " loop i = floor($n / 4)*4 .. floor($n / 2)*2 step 2 last-thread\n store b0[i - 1], %1  f32\n end\n}",
       "" }, /* what the last tile wrote */
+    { "kernel @k<n 1..9, m 1..4>(b0 in f32[$n*$m], b1 in i32[5], b2 out f32[$m*5]) scalar {\n var i = 5 var j = $m\n"
+      " loop i = 0 .. 5 step 1\n %2 = load b1[i]  i32\n loop j = 0 .. $m step 1\n %4 = load b0[j + %2*$m of $n]  f32\n"
+      " store b2[$m*i + j], %4  f32\n end\n end\n}",
+      NULL },
+    { "kernel @k<n 1..9, m 1..4>(b0 in f32[$n*$m], b1 in i32[5], b2 out f32[$m*5]) scalar {\n var i = 5 var j = $m\n"
+      " loop i = 0 .. 5 step 1\n %2 = load b1[i]  i32\n loop j = 0 .. $m step 1\n %4 = load b0[j + %2*$m of $n + 1]  f32\n"
+      " store b2[$m*i + j], %4  f32\n end\n end\n}",
+      "touches element" },
+    { "kernel @k<n 1..9, m 1..4>(b0 in f32[$n*$m], b1 in i32[5], b2 out f32[$m*5]) scalar {\n var i = 5 var j = $m\n"
+      " loop i = 0 .. 5 step 1\n %2 = load b1[i]  i32\n loop j = 0 .. $m step 1\n %4 = load b0[j + %2*($m*2) of ceil($n / 2)]  "
+      "f32\n"
+      " store b2[$m*i + j], %4  f32\n end\n end\n}",
+      NULL },
+    { "kernel @k<n 1..9, m 1..4>(b0 in f32[$n*$m], b1 in i32[5], b2 out f32[$m*5]) scalar {\n var i = 5 var j = $m\n"
+      " loop i = 0 .. 5 step 1\n %2 = load b1[i]  i32\n loop j = 0 .. $m step 1\n %4 = load b0[j + %2*$m of min($n, 3)]  f32\n"
+      " store b2[$m*i + j], %4  f32\n end\n end\n}",
+      NULL },
 };
 
 static void check_bad(size_t i, arena *a) {
     str problems;
     str_init(&problems, a);
-    int n = kernel_check(kernel_parse(a, bad[i].text, strlen(bad[i].text), "bad"), &problems);
+    kernel *k = kernel_parse(a, bad[i].text, strlen(bad[i].text), "bad");
+    int n = kernel_check(k, &problems);
+    str text;
+    str_init(&text, a);
+    kernel_print(k, &text);
+    assert_true(kernel_equal(k, kernel_parse(a, text.s, text.n, "printed")));
     if (!bad[i].problem != !n) fail_msg("%d problems: %s\n%s", n, problems.s ? problems.s : "", bad[i].text);
     if (n && !strstr(problems.s, bad[i].problem)) fail_msg("%s: not in: %s", bad[i].problem, problems.s);
 }

@@ -24,6 +24,7 @@ static void open_copies(clike *e, const kins *in) {
 
 /* A scatter's index that has been found to be small needs no wide arithmetic. */
 static bool is_small(const clike *e, const kins *in) {
+    if (!ext_is_lit(in->dyn_n) || !ext_is_lit(in->dyn_stride)) return false;
     double reach = (double)in->dyn_n * (double)in->dyn_stride;
     return e->l->gpu && in->op == K_SCATTER && e->k->ins.at[in->dyn].dtype == TN_I32 && reach < INT32_MAX / 2;
 }
@@ -71,6 +72,13 @@ static bool print_near(clike *e, const kins *in, int lane) {
     return true;
 }
 
+static void print_wide(clike *e, ext x) {
+    if (ext_is_lit(x))
+        str_addf(e->out, "%lld%s", (long long)x, e->l->wide_end);
+    else
+        clike_ext(e, x);
+}
+
 static void print_element(clike *e, const kins *in, int lane) { /* b[..] of one lane */
     if (print_near(e, in, lane)) return;
     bool copied = is_copied(e, in) && !is_async(e, in);
@@ -83,7 +91,8 @@ static void print_element(clike *e, const kins *in, int lane) { /* b[..] of one 
         const kins *d = &e->k->ins.at[in->dyn];
         str_addf(e->out, " + at_%s(", in->op == K_LOAD ? "clamped" : "raw");
         str_addf(e->out, d->lanes > 1 ? "v%u[%d]" : "v%u", in->dyn, lane);
-        str_addf(e->out, ", %lld%s) * %lld%s", (long long)in->dyn_n, e->l->wide_end, (long long)in->dyn_stride, e->l->wide_end);
+        str_add(e->out, ", "), print_wide(e, in->dyn_n);
+        str_add(e->out, ") * "), print_wide(e, in->dyn_stride);
     }
     str_add(e->out, "]");
     if (copied) str_addf(e->out, ", ((unsigned)group + q) %% %d)", e->k->cluster);
@@ -800,7 +809,7 @@ void clike_scatter(clike *e, const kins *in) {
     if (is_small(e, in))
         str_addf(e->out, "if ((uint32_t)v%u < %lldU) {", in->dyn, (long long)in->dyn_n);
     else
-        str_addf(e->out, "if ((uint64_t)v%u < %lldU%s) {", in->dyn, (long long)in->dyn_n, e->l->wide_end);
+        str_addf(e->out, "if ((uint64_t)v%u < (uint64_t)", in->dyn), print_wide(e, in->dyn_n), str_add(e->out, ") {");
     for (int l = 0; l < in->lanes; l += n) {
         str_add(e->out, " ");
         if (in->n_mask) {

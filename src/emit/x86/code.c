@@ -79,16 +79,6 @@ static void value_in_rax(coder *c, const xmem *m) {
     if (m->disp || r != RAX) x86_put(c->s, X86_LEA, 0, RAX, 0, x86_m(r, small(c, m->disp)), 0);
 }
 
-/* r into [0, n) */
-static void clamp(coder *c, int r, int other, int64_t n) {
-    x86_put(c->s, X86_XOR32, 0, other, 0, x86_r(other), 0);
-    x86_put(c->s, X86_TEST, 0, r, 0, x86_r(r), 0);
-    x86_put(c->s, X86_CMOVL, 0, r, 0, x86_r(other), 0);
-    x86_movabs(c->s, other, n - 1);
-    x86_put(c->s, X86_CMP, 0, r, 0, x86_r(other), 0);
-    x86_put(c->s, X86_CMOVG, 0, r, 0, x86_r(other), 0);
-}
-
 /* ---- loops and branches ---- */
 
 static void set_greg(coder *c, greg r, int from) { /* from a register */
@@ -106,6 +96,23 @@ static void load_ext(coder *c, int r, ext e) {
     }
     x86_put(c->s, X86_MOV, 0, r, 0, x86_m(c->base, X_PARAMS), 0);
     x86_put(c->s, X86_MOV, 0, r, 0, x86_m(r, 8 * ext_index(e)), 0);
+}
+
+/* r into [0, n) */
+static void clamp(coder *c, int r, int other, ext n) {
+    x86_put(c->s, X86_XOR32, 0, other, 0, x86_r(other), 0);
+    x86_put(c->s, X86_TEST, 0, r, 0, x86_r(r), 0);
+    x86_put(c->s, X86_CMOVL, 0, r, 0, x86_r(other), 0);
+    load_ext(c, other, ext_is_lit(n) ? n - 1 : n);
+    if (!ext_is_lit(n)) x86_put(c->s, X86_ADDI, 0, 0, 0, x86_r(other), -1);
+    x86_put(c->s, X86_CMP, 0, r, 0, x86_r(other), 0);
+    x86_put(c->s, X86_CMOVG, 0, r, 0, x86_r(other), 0);
+}
+
+/* r times what an index is multiplied by. */
+static void scale(coder *c, int r, int other, int64_t stride, ext by) {
+    imul(c, r, stride);
+    if (by) load_ext(c, other, by), x86_put(c->s, X86_IMUL, 0, r, 0, x86_r(other), 0);
 }
 
 /* Where RAX is taken. */
@@ -395,7 +402,7 @@ static void put_lane_load(coder *c, const xop *o) {
         if (o->b) {
             x86_put(s, l->dyn_wide ? X86_MOV : X86_MOVSXD, 0, RCX, 0, x86_m(c->base, i * (l->dyn_wide ? 8 : 4)), 0);
             clamp(c, RCX, RAX, l->n);
-            imul(c, RCX, l->dyn_stride);
+            scale(c, RCX, RAX, l->dyn_stride, l->dyn_by);
         }
         x86_opnd at = address(c, &m);
         if (o->b) at.m.index = RCX;
@@ -500,7 +507,7 @@ static void put_dynamic(coder *c, const xop *o) {
     x86_put(c->s, d->wide ? X86_MOVQ_ST : X86_MOVD_ST, 0, r, 0, x86_r(RAX), 0);
     if (!d->wide) x86_put(c->s, X86_MOVSXD, 0, RAX, 0, x86_r(RAX), 0);
     if (d->clamp) clamp(c, RAX, RCX, d->n);
-    imul(c, RAX, d->stride);
+    scale(c, RAX, RCX, d->stride, d->by);
     set_greg(c, d->g, RAX);
 }
 

@@ -61,7 +61,9 @@ typedef struct xop {
 } xop;
 
 typedef struct xdyn { /* a dynamic index */
-    int64_t n, stride;
+    ext n;
+    int64_t stride;
+    ext by; /* .. times this parameter; 0: as it is */
     bool clamp, wide;
     uint8_t lane;
     greg g;
@@ -71,7 +73,8 @@ typedef struct xbound { /* P_IF: lo <= value < hi */
     ext lo, hi;
 } xbound;
 typedef struct xlload { /* per lane: unless masked out, the word at mem + lane * stride (+ clamped dyn) */
-    int64_t stride, n, dyn_stride;
+    int64_t stride, dyn_stride;
+    ext n, dyn_by;        /* dyn_by: as xdyn.by */
     uint8_t bytes, first; /* of a word; lane of dyn that belongs to lane 0 */
     bool sign, dyn_wide;
 } xlload;

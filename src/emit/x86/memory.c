@@ -342,6 +342,15 @@ static xval load_words_within(xfn *f, xmem m, int n, uint64_t lanes) {
 /* Whether the lanes that hold are one run of neighbours. */
 static bool side_by_side(uint64_t lanes) { return !lanes || !((lanes + (lanes & -lanes)) & lanes); }
 
+static xdyn dynamic_of(const selector *s, const kins *in, int64_t size, bool clamp) {
+    bool lit = ext_is_lit(in->dyn_stride);
+    return (xdyn){ .n = in->dyn_n,
+                   .stride = lit ? in->dyn_stride * size : size,
+                   .by = lit ? 0 : in->dyn_stride,
+                   .clamp = clamp,
+                   .wide = is_wide((xtype)s->at[in->dyn].t) };
+}
+
 /* Lane by lane: strides, masks of single lanes, an index of each lane's own. */
 static xval load_lanes(selector *s, const kins *in, int first, int n) {
     xfn *f = s->f;
@@ -351,10 +360,7 @@ static xval load_lanes(selector *s, const kins *in, int first, int n) {
     xmem m = element(s, in, x, size);
     m.disp += first * in->lane_stride * size;
     bool own_index = in->dyn && s->at[in->dyn].lanes > 1;
-    if (in->dyn && !own_index)
-        m.index = x86_dynamic(
-            f, sel_operand(s, in->dyn, 1, 0).r,
-            (xdyn){ .n = in->dyn_n, .stride = in->dyn_stride * size, .clamp = true, .wide = is_wide((xtype)s->at[in->dyn].t) });
+    if (in->dyn && !own_index) m.index = x86_dynamic(f, sel_operand(s, in->dyn, 1, 0).r, dynamic_of(s, in, size, true));
     x86_id masked = in->n_mask && !own_index ? masked_load(f->level, in->lane_stride, (int)size, n) : X86_NONE;
     uint64_t lanes = ~(uint64_t)0;
     bool known = !in->n_mask || known_lanes(in, first, n, &lanes);
@@ -378,7 +384,8 @@ static xval load_lanes(selector *s, const kins *in, int first, int n) {
     if (own_index) {
         dyn = sel_operand(s, in->dyn, in->lanes, first / (s->at[in->dyn].cl)).r;
         if (s->at[in->dyn].lanes != in->lanes) x86_unsupported(f, "an index of other lanes");
-        l.n = in->dyn_n, l.dyn_stride = in->dyn_stride * size, l.dyn_wide = is_wide((xtype)s->at[in->dyn].t);
+        xdyn d = dynamic_of(s, in, size, true);
+        l.n = d.n, l.dyn_stride = d.stride, l.dyn_by = d.by, l.dyn_wide = d.wide;
     }
     xtype t = size == 8 ? xt(stored) : size == 4 ? xt(stored) : XI32;
     if (masked) {
@@ -551,10 +558,7 @@ void sel_load(selector *s, reg r) {
         return;
     }
     xmem m = element(s, in, in->idx, size);
-    if (in->dyn)
-        m.index = x86_dynamic(
-            f, sel_operand(s, in->dyn, 1, 0).r,
-            (xdyn){ .n = in->dyn_n, .stride = in->dyn_stride * size, .clamp = true, .wide = is_wide((xtype)s->at[in->dyn].t) });
+    if (in->dyn) m.index = x86_dynamic(f, sel_operand(s, in->dyn, 1, 0).r, dynamic_of(s, in, size, true));
     if (in->n_mask) {
         int32_t pool = x86_pool_of(f, t, x86_value_bits(t, in->imm, imm));
         for (int c = 0; c < out.n; c++) {
@@ -749,10 +753,9 @@ void sel_scatter(selector *s, const kins *in) {
         return;
     }
     vreg d = sel_operand(s, in->dyn, 1, 0).r;
-    xdyn dyn = { .n = in->dyn_n, .stride = 1, .clamp = false, .wide = is_wide((xtype)dv->t) };
-    greg raw = x86_dynamic(f, d, dyn);
-    dyn.stride = in->dyn_stride * size;
-    greg scaled = x86_dynamic(f, d, dyn);
+    xdyn dyn = dynamic_of(s, in, size, false), plain = dyn;
+    plain.stride = 1, plain.by = 0;
+    greg raw = x86_dynamic(f, d, plain), scaled = x86_dynamic(f, d, dyn);
     VEC_PUSH(f->keep, &f->bounds, ((xbound){ 0, in->dyn_n }));
     x86_add(f, (xop){ .op = P_IF, .has_mem = true, .mem = { .base = raw }, .extra = f->bounds.n - 1 });
     x86_open_scope(f);

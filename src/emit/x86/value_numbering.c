@@ -219,7 +219,7 @@ greg x86_dynamic(xfn *f, vreg v, xdyn d) {
     if (l != f->v.at[v].loop) front = -1;
     for (int i = f->dyns.n - 1; i >= 0; i--) {
         const xdyn *o = &f->dyns.at[i];
-        if (o->v == v && o->lane == d.lane && o->n == d.n && o->stride == d.stride && o->clamp == d.clamp &&
+        if (o->v == v && o->lane == d.lane && o->n == d.n && o->stride == d.stride && o->by == d.by && o->clamp == d.clamp &&
             f->g.at[o->g].loop == front && f->g.at[o->g].at == (front >= 0 ? 0 : f->block))
             return o->g;
     }
