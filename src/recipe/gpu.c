@@ -36,9 +36,11 @@ static double crowding(const kernel *k, int block_threads, const target *t) {
     return threads < 1024 ? 1024 / threads : 1;
 }
 
-/* Vectors where nests are long enough, what a thread has of a row in its registers, and nothing twice. */
-static void finish(recipe *r, bool in_shared) {
-    recipe_try(r, "vectorize_nests %d", 16 / gpu_widest(r->k)); /* the same in all: a thread has the same elements in all */
+/* Vectors where nests are long enough, what a thread has of a row in its registers, and nothing twice. held: short rows, too,
+ * are shared out in vectors. */
+static void finish(recipe *r, bool held, bool in_shared) {
+    int lanes = 16 / gpu_widest(r->k); /* the same in all: a thread has the same elements in all */
+    while (!recipe_try(r, "vectorize_nests %d", lanes) && held && lanes > 2) lanes /= 2;
     recipe_try(r, "register_cache %d packed=%d%s", in_shared ? RECIPE_SHARED_TURNS : RECIPE_CACHED_TURNS, RECIPE_CACHED_SHARE,
                in_shared ? " shared" : "");
     recipe_try(r, "hoist");
@@ -64,7 +66,7 @@ int recipe_gpu_alternatives(const kernel *scalar, const target *t, const schedul
         str_init(&why, a);
         put_in_order(&r);
         recipe_do_all(&r, tiles[i]);
-        finish(&r, false);
+        finish(&r, false, false);
         if (schedule_same_bits(scalar, from, r.s, &why)) out[found++] = (recipe_alternative){ r.s, r.k };
     }
     return found;
@@ -154,6 +156,6 @@ kernel *recipe_gpu(kernel *k0, const target *t, const schedule **out) {
         bind_rows(&r, held ? held : threads, cluster, held > 0, in_shared);
     else if (!r.k->block_threads)
         recipe_map(&r);
-    finish(&r, in_shared);
+    finish(&r, held > 0, in_shared);
     return r.k;
 }

@@ -105,6 +105,7 @@ int recipe_row_threads(const kernel *k, int n_rows, const target *t, int *cluste
             if (k->ins.at[j].op == K_LOOP) return 0;
         i = end;
     }
+    while (lanes > 1 && n < (int64_t)lanes * machine_row_of(t)->warp) lanes /= 2;
     if (nests < 2 || n % lanes) return 0;
     int64_t vectors = n / lanes;
     int packed = packed_group(k, n_rows, n, lanes, t);

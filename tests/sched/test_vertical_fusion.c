@@ -444,8 +444,10 @@ static facts kept_rows(arena *a, int rows, int n, bool sums, uint64_t seed) {
 static void test_kept_rows(void **st) {
     (void)st;
     uint64_t seed = fresh_seed();
-    static const int lengths[] = { 256, 264, 512, 776, 1000, 1280, 2040, 2048 }; /* of 8 to 64 vectors, some with a rest */
-    for (int i = 0; i < 8; i++)
+    static const int lengths[] = {
+        64, 96, 128, 192, 256, 264, 512, 776, 1000, 1280, 2040, 2048
+    }; /* of 32 to 256 vectors, some with a rest; of 2 to 8 */
+    for (int i = 0; i < (int)COUNT_OF(lengths); i++)
         for (int sums = 0; sums < 2; sums++)
             IN_ARENA({
                 facts f = kept_rows(&a, 37 + i, lengths[i], sums, seed + (uint64_t)i);
