@@ -227,8 +227,7 @@ typedef struct {
  * has a dim: tn_input(g, "x", TN_F32, TN_DIMS(batch, 784)). One compiled program serves all values from lo to hi that are
  * multiples of multiple_of (1: all of them); memory is planned for the largest. The same name again is the same dim, and must
  * have the same range. tn_tensor_shape gives handles, too: calculate with them by tn_dim_add and the others, whose operands are
- * handles or numbers. -1 on errors, which stay with the graph. A graph has at most TN_MAX_DIMS dims. Refused so far:
- * gradients by what windows were taken of along a dim. */
+ * handles or numbers. -1 on errors, which stay with the graph. A graph has at most TN_MAX_DIMS dims. */
 enum { TN_MAX_DIMS = 256 };
 TN_API int64_t tn_dim(tn_graph *g, const char *name, int64_t lo, int64_t hi, int64_t multiple_of);
 TN_API int64_t tn_dim_add(tn_graph *g, int64_t x, int64_t y);

@@ -165,9 +165,9 @@ static bool is_positive(const exts *t, const poly *p) {
 
 static bool never_negative(const exts *t, const poly *p, int depth);
 
-/* The same with row e = floor(a / c), of which less is better: whole pieces of c are no more than those of a divisor of c that
- * p has, too. */
-static bool never_negative_by_pieces(const exts *t, const poly *p, ext e, int depth) {
+/* The same with row e = floor(a / c): whole pieces of c are made of those of a divisor of c that p has, too. less: less of e is
+ * better. */
+static bool never_negative_by_pieces(const exts *t, const poly *p, ext e, bool less, int depth) {
     const ext_row *r = exts_row(t, e);
     for (int i = 0; i < p->n; i++)
         for (int j = 0; j < p->at[i].n; j++) {
@@ -175,7 +175,8 @@ static bool never_negative_by_pieces(const exts *t, const poly *p, ext e, int de
             if (o->op != EXT_FLOOR || o->a != r->a || !ext_is_lit(o->b) || o->b >= r->b || r->b % o->b) continue;
             poly *x = ARENA_NEW(t->scratch, poly), *y = ARENA_NEW(t->scratch, poly);
             add_scaled(y, p, r->b / o->b);
-            if (replace(t, y, e, p->at[i].at[j], 0, r->b / o->b, x) && never_negative(t, x, depth + 1)) return true;
+            if (replace(t, y, e, p->at[i].at[j], less ? 0 : 1 - r->b / o->b, r->b / o->b, x) && never_negative(t, x, depth + 1))
+                return true;
         }
     return false;
 }
@@ -189,7 +190,7 @@ static bool never_negative_without(const exts *t, const poly *p, ext e, int dept
     if (r->op == EXT_FLOOR || r->op == EXT_CEIL) {
         int64_t c = r->b;
         if (!ext_is_lit(c)) return false;
-        if (r->op == EXT_FLOOR && sign < 0 && never_negative_by_pieces(t, p, e, depth)) return true;
+        if (r->op == EXT_FLOOR && never_negative_by_pieces(t, p, e, sign < 0, depth)) return true;
         bool exact = ext_divisor(t, r->a) % c == 0;
         int64_t off = exact ? 0 : r->op == EXT_FLOOR ? (sign > 0 ? 1 - c : 0) : (sign > 0 ? 0 : c - 1);
         add_scaled(y, p, c); /* c times as much has the same sign */

@@ -1,7 +1,7 @@
 /* fold_lower.c - op fold (the adjoint of window) in terms of movement and addition, one window axis at a time.
  *
- * In: fold nodes. Out: none are left outside regions, but along symbolic dims; the scheduler relies on it. For one axis with H
- * elements, P positions and K offsets, out[h] is the sum over k of x[p, k] where p * stride + k * dilation = h:
+ * In: fold nodes. Out: none are left outside regions; the scheduler relies on it. For one axis with H elements, P positions and
+ * K offsets, out[h] is the sum over k of x[p, k] where p * stride + k * dilation = h:
  *
  * - stride >= K, dilation 1: no two windows overlap. Pad K to stride, put it beside p, merge the two, cut or pad to H.
  * - stride > 1, dilation 1: the K offsets are blocks of `stride`, of which no two overlap: block q moves q positions, the
@@ -16,21 +16,24 @@
 enum { FEW = 16 };
 
 typedef struct fold_axis {
-    int at;          /* the position axis; the offset axis is the last */
-    int64_t h, p, k; /* elements of the result, positions, offsets */
-    int64_t stride, dilation;
+    int at;                      /* the position axis; the offset axis is the last */
+    ext h, p;                    /* elements of the result, positions .. */
+    int64_t k, stride, dilation; /* .. and offsets */
 } fold_axis;
 
 typedef int64_t dims_t[TN_MAX_RANK + 2];
 
-static val pad_axis(graph *g, val x, int axis, int64_t before, int64_t after) {
+static ext plus(const graph *g, ext x, ext y) { return g->params ? ext_add(g->params, x, y) : x + y; }
+static ext times(const graph *g, ext x, int64_t y) { return g->params ? ext_mul(g->params, x, y) : x * y; }
+
+static val pad_axis(graph *g, val x, int axis, ext before, ext after) {
     dims_t low = { 0 }, high = { 0 };
     low[axis] = before;
     high[axis] = after;
     return before == 0 && after == 0 ? x : graph_pad(g, x, low, high, 0);
 }
 
-static val slice_axis(graph *g, val x, int axis, int64_t first, int64_t count) {
+static val slice_axis(graph *g, val x, int axis, int64_t first, ext count) {
     node n = *graph_get(g, x);
     if (first == 0 && count == n.dims[axis]) return x;
     dims_t start = { 0 }, step, counts;
@@ -43,14 +46,17 @@ static val slice_axis(graph *g, val x, int axis, int64_t first, int64_t count) {
     return graph_slice(g, x, start, counts, step);
 }
 
-/* Cuts or pads the end of an axis to size. */
-static val fit_axis(graph *g, val x, int axis, int64_t size) {
-    int64_t now = graph_get(g, x)->dims[axis];
-    return now > size ? slice_axis(g, x, axis, 0, size) : pad_axis(g, x, axis, 0, size - now);
+/* Cuts or pads the end of an axis to size; by what a run says: pads enough, then cuts. */
+static val fit_axis(graph *g, val x, int axis, ext size) {
+    ext now = graph_get(g, x)->dims[axis];
+    if (ext_is_lit(now) && ext_is_lit(size))
+        return now > size ? slice_axis(g, x, axis, 0, size) : pad_axis(g, x, axis, 0, size - now);
+    if (!ext_never_less(g->params, now, size)) x = pad_axis(g, x, axis, 0, size);
+    return slice_axis(g, x, axis, 0, size);
 }
 
 /* Replaces axes [axis, axis + n_old) by n_new axes of the given sizes. */
-static val regroup(graph *g, val x, int axis, int n_old, const int64_t *size, int n_new) {
+static val regroup(graph *g, val x, int axis, int n_old, const ext *size, int n_new) {
     node n = *graph_get(g, x);
     dims_t dims;
     int rank = 0;
@@ -60,13 +66,13 @@ static val regroup(graph *g, val x, int axis, int n_old, const int64_t *size, in
     return graph_reshape(g, x, rank, dims);
 }
 
-/* stride - 1 zeros between neighbours along the axis: p elements become (p - 1) * stride + 1. */
+/* stride - 1 zeros between neighbours along the axis: p elements become (p - 1) * stride + 1, or, of a run, p * stride. */
 static val dilate(graph *g, val x, int axis, int64_t stride) {
-    int64_t p = graph_get(g, x)->dims[axis];
-    if (stride == 1 || p <= 1) return x;
-    x = pad_axis(g, regroup(g, x, axis, 1, (int64_t[]){ p, 1 }, 2), axis + 1, 0, stride - 1);
-    x = regroup(g, x, axis, 2, (int64_t[]){ p * stride }, 1);
-    return slice_axis(g, x, axis, 0, (p - 1) * stride + 1);
+    ext p = graph_get(g, x)->dims[axis];
+    if (stride == 1 || (ext_is_lit(p) && p <= 1)) return x;
+    x = pad_axis(g, regroup(g, x, axis, 1, (ext[]){ p, 1 }, 2), axis + 1, 0, stride - 1);
+    x = regroup(g, x, axis, 2, (ext[]){ times(g, p, stride) }, 1);
+    return ext_is_lit(p) ? slice_axis(g, x, axis, 0, (p - 1) * stride + 1) : x;
 }
 
 static val move_last_after(graph *g, val x, int axis) {
@@ -82,7 +88,7 @@ static val move_last_after(graph *g, val x, int axis) {
 static val fold_apart(graph *g, val x, const fold_axis *f) {
     x = pad_axis(g, x, graph_get(g, x)->rank - 1, 0, f->stride - f->k);
     x = move_last_after(g, x, f->at);
-    x = regroup(g, x, f->at, 2, (int64_t[]){ f->p * f->stride }, 1);
+    x = regroup(g, x, f->at, 2, (ext[]){ times(g, f->p, f->stride) }, 1);
     return fit_axis(g, x, f->at, f->h);
 }
 
@@ -96,7 +102,8 @@ static val fold_blocks(graph *g, val x, const fold_axis *f) {
         part = pad_axis(g, part, f->at, q, blocks - 1 - q);
         total = total ? graph_binary(g, OP_add, total, part) : part;
     }
-    return fit_axis(g, regroup(g, total, f->at, 2, (int64_t[]){ (f->p + blocks - 1) * f->stride }, 1), f->at, f->h);
+    ext all = times(g, plus(g, f->p, blocks - 1), f->stride);
+    return fit_axis(g, regroup(g, total, f->at, 2, &all, 1), f->at, f->h);
 }
 
 static val fold_few(graph *g, val x, const fold_axis *f) {
@@ -106,7 +113,8 @@ static val fold_few(graph *g, val x, const fold_axis *f) {
         val part = regroup(g, slice_axis(g, x, last, k, 1), last, 1, NULL, 0);
         part = dilate(g, part, f->at, f->stride);
         int64_t shift = k * f->dilation, size = graph_get(g, part)->dims[f->at];
-        part = pad_axis(g, part, f->at, shift, f->h - shift - size);
+        part = ext_is_lit(f->h) ? pad_axis(g, part, f->at, shift, f->h - shift - size)
+                                : fit_axis(g, pad_axis(g, part, f->at, shift, 0), f->at, f->h);
         total = total ? graph_binary(g, OP_add, total, part) : part;
     }
     return total;
@@ -122,19 +130,18 @@ static val fold_many(graph *g, val x, const fold_axis *f) {
         perm[j++] = i;
     }
     x = dilate(g, graph_permute(g, x, perm), at + 1, f->stride);
-    x = fit_axis(g, x, at + 1, f->h + f->dilation);
-    x = regroup(g, x, at, 2, (int64_t[]){ f->k * (f->h + f->dilation) }, 1);
-    x = slice_axis(g, x, at, 0, f->k * f->h);
-    x = regroup(g, x, at, 1, (int64_t[]){ f->k, f->h }, 2);
-    return regroup(g, graph_reduce(g, OP_sum, x, UINT64_C(1) << at), at, 2, (int64_t[]){ f->h }, 1);
+    ext row = plus(g, f->h, f->dilation);
+    x = fit_axis(g, x, at + 1, row);
+    x = regroup(g, x, at, 2, (ext[]){ times(g, row, f->k) }, 1);
+    x = slice_axis(g, x, at, 0, times(g, f->h, f->k));
+    x = regroup(g, x, at, 1, (ext[]){ f->k, f->h }, 2);
+    return regroup(g, graph_reduce(g, OP_sum, x, UINT64_C(1) << at), at, 2, &f->h, 1);
 }
 
 static val lower(graph *g, val v, arena *scratch) {
     (void)scratch;
     node n = *graph_get(g, v);
     if (n.op != OP_fold) return 0;
-    for (int i = 0; i < n.attr[0]; i++)
-        if (!ext_is_lit(n.dims[n.attr[1 + 4 * i]])) return 0; /* the scheduler refuses it */
     bool is_half = dtype_is_narrow_float(n.dtype);
     val x = is_half ? graph_cast(g, n.in[0], TN_F32) : n.in[0];
     if (graph_elems(g, x) == 0) return zeros(g, n.dtype, n.rank, n.dims);

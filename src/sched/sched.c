@@ -4,33 +4,9 @@
  * most one try a value, and a few for any number of groups that are alike. */
 #include "sched/sched.h"
 
-static bool is_symbolic(const graph *g, val v) {
-    const node *n = graph_get(g, v);
-    for (int i = 0; i < n->rank; i++)
-        if (!ext_is_lit(n->dims[i])) return true;
-    return false;
-}
-
-/* Where an op can not have symbolic dims; NULL: it can have those that it has. */
-static const char *needs_literals(const graph *g, val v) {
-    const node *n = graph_get(g, v);
-    bool any = is_symbolic(g, v);
-    for (int i = 0; i < n->n_in; i++) any = any || is_symbolic(g, n->in[i]);
-    if (!any) return NULL;
-    for (int i = 0; n->op == OP_fold && i < n->attr[0]; i++)
-        if (!ext_is_lit(n->dims[n->attr[1 + 4 * i]])) return "along an axis of a window whose gradient is asked for";
-    return NULL;
-}
-
 static void refuse(const graph *g) {
     for (val v = 1; v < (val)g->nodes.n; v++) {
         const node *n = graph_get(g, v);
-        const char *what = g->params ? needs_literals(g, v) : NULL;
-        if (what)
-            guard_fail(g->a->gd, TN_ERR_UNSUPPORTED,
-                       "%s (%%%u) is %s%s%s: symbolic dims are not supported %s yet; give the dim a value",
-                       op_get((op_code)n->op)->name, v, graph_shape_text(g, g->a, v), n->where ? " at " : "",
-                       n->where ? n->where : "", what);
         if (n->op == OP_fold)
             guard_fail(g->a->gd, TN_ERR_INTERNAL, "op fold (%%%u) reached the scheduler: pass fold_lower must run first", v);
     }

@@ -214,6 +214,21 @@ static const char *const found[] = {
     "  %3 = prod %2 axes=[0,1] f64[1,1]\n"
     "  return %3 as \"y\"\n"
     "}\n",
+    /* windows along dims, and what was taken of them put back: apart, in blocks, few and many offsets */
+    "graph @windows<n 1..20, m 1..5>(x f32[m,n,5], y f32[n,40], z f16[n,3]) {\n"
+    "  %1 = pad x before=[0,2,0] after=[0,2,0] value=0.0 f32[m,n + 4,5]\n"
+    "  %2 = window %1 (axis=1 size=3 stride=3 dilation=2)\n"
+    "  %3 = exp %2\n"
+    "  %4 = fold %3 (axis=1 size=3 stride=3 dilation=2) f32[m,n + 4,5]\n"
+    "  %5 = pad y before=[2,0] after=[17,0] value=0.0 f32[n + 19,40]\n"
+    "  %6 = window %5 (axis=0 size=20 stride=1 dilation=1)\n"
+    "  %7 = fold %6 (axis=0 size=20 stride=1 dilation=1) f32[n + 19,40]\n"
+    "  %8 = window z (axis=0 size=1 stride=2 dilation=1)\n"
+    "  %9 = fold %8 (axis=0 size=1 stride=2 dilation=1) f16[n,3]\n"
+    "  %10 = window %5 (axis=0 size=5 stride=2 dilation=1)\n"
+    "  %11 = fold %10 (axis=0 size=5 stride=2 dilation=1) f32[n + 19,40]\n"
+    "  return %4 as \"a\", %7 as \"b\", %9 as \"c\", %11 as \"d\"\n"
+    "}\n",
     /* tables of any length, of none, too, and any width */
     "graph @tables<n 0..9, m 1..5>(x f32[n,m], y f32[3,m,8], t f16[n,24], i i32[7], j i64[2,m]) {\n"
     "  %1 = gather x, i axis=0 f32[7,m]\n"

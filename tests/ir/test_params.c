@@ -139,6 +139,8 @@ static const struct {
     { "ceil($n / 8)*8", "$n", true },
     { "floor($n / 8)*8 + 7", "$n", true },
     { "floor($n / 8)*8 + 6", "$n", false },
+    { "floor($n / 6)*3 + 2", "floor($n / 2)", true },
+    { "floor($n / 6)*3 + 1", "floor($n / 2)", false },
     { "ceil($e / 8)*8", "$e", true },
     { "$e", "ceil($e / 8)*8", true }, /* e is a multiple of 8 */
     { "$n", "floor($n / 3)", true },

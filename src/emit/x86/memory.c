@@ -109,6 +109,17 @@ static bool known_lanes(const kins *in, int first, int n, uint64_t *out) {
     return true;
 }
 
+/* The bound of a mask, in all lanes. */
+static xval bound_of(xfn *f, ext b) {
+    const exts *t = f->k->params;
+    if ((ext_is_lit(b) ? b : ext_lo(t, b)) < -(1ll << 30) || (ext_is_lit(b) ? b : ext_hi(t, b)) > 1ll << 30)
+        x86_unsupported(f, "a mask over a huge range");
+    if (ext_is_lit(b)) return x86_const_val(f, XI32, 0, b);
+    vreg g = x86_new(f, 0);
+    x86_add(f, (xop){ .op = P_FROMG, .type = XI32, .dst = g, .has_mem = true, .mem = x86_address(f, 0, affine_const(b), 1) });
+    return (xval){ x86_broadcast(f, (xval){ g, XI32 }), XI32 };
+}
+
 /* The lanes for which all masks hold. */
 static xval lane_mask(selector *s, const kins *in, int first, int n) {
     xfn *f = s->f;
@@ -121,16 +132,14 @@ static xval lane_mask(selector *s, const kins *in, int first, int n) {
     }
     for (int m = 0; m < in->n_mask; m++) {
         xmem e = x86_address(f, 0, in->mask[m].e, 1);
-        int64_t lo = in->mask[m].lo, hi = in->mask[m].hi, stride = in->mask_lane[m];
-        if (!ext_is_lit(lo) || !ext_is_lit(hi)) x86_unsupported(f, "a mask of lanes with bounds of the run");
-        if (lo < -(1ll << 30) || hi > 1ll << 30 || stride > 1 << 20 || stride < -(1 << 20))
-            x86_unsupported(f, "a mask over a huge range");
+        int64_t stride = in->mask_lane[m];
+        if (stride > 1 << 20 || stride < -(1 << 20)) x86_unsupported(f, "a mask over a huge range");
         vreg g = x86_new(f, 0);
         x86_add(f, (xop){ .op = P_FROMG, .type = XI32, .dst = g, .has_mem = true, .mem = { .base = e.base } });
         xval at = { x86_broadcast(f, (xval){ g, XI32 }), XI32 };
         at = x86_bin(f, '+', at, (xval){ x86_const_steps(f, XI32, n, first, stride, e.disp), XI32 }, n);
-        xval in_range = x86_bin(f, '~', x86_bin(f, '<', at, x86_const_val(f, XI32, 0, lo), n),
-                                x86_bin(f, '<', at, x86_const_val(f, XI32, 0, hi), n), n);
+        xval lo = bound_of(f, in->mask[m].lo), hi = bound_of(f, in->mask[m].hi);
+        xval in_range = x86_bin(f, '~', x86_bin(f, '<', at, lo, n), x86_bin(f, '<', at, hi, n), n);
         all = m ? x86_bin(f, '&', all, in_range, n) : in_range;
     }
     return all;
