@@ -121,8 +121,8 @@ typedef struct kins {
     reg dyn;        /* LOAD, SCATTER: register with the dynamic index */
     ext dyn_stride;
     union {
-        ext dyn_n;        /* LOAD, SCATTER: range of dyn */
-        int64_t n_blocks; /* LOOP */
+        ext dyn_n;    /* LOAD, SCATTER: range of dyn */
+        ext n_blocks; /* LOOP */
     };
     affine idx;            /* element index, or INDEX/RANDOM's value */
     int64_t lane_stride;   /* change of idx from lane to lane (LOAD, STORE, INDEX, RANDOM, ARGUPD, SCATTER) */
@@ -135,14 +135,14 @@ typedef struct kins {
     int64_t step;
     double imm;
     union {
-        int64_t imm_int;     /* CONST, ACC, LOAD of integers */
-        int64_t first_block; /* LOOP */
-        int64_t stream;      /* RANDOM */
-        int64_t combined;    /* LANE_REDUCE: lanes of a */
-        int64_t first_lane;  /* LANES */
-        int64_t piece;       /* ZIP: lanes */
-        int64_t pending;     /* ASYNC: groups */
-        int64_t width;       /* BLOCK_REDUCE: threads, or 0; lane_stride apart, up to 1: side by side */
+        int64_t imm_int;    /* CONST, ACC, LOAD of integers */
+        ext first_block;    /* LOOP */
+        int64_t stream;     /* RANDOM */
+        int64_t combined;   /* LANE_REDUCE: lanes of a */
+        int64_t first_lane; /* LANES */
+        int64_t piece;      /* ZIP: lanes */
+        int64_t pending;    /* ASYNC: groups */
+        int64_t width;      /* BLOCK_REDUCE: threads, or 0; lane_stride apart, up to 1: side by side */
     };
     val node; /* graph value this computes, for explain and debugging; 0 = none */
 } kins;

@@ -22,6 +22,7 @@ static void bind_ins(kins *in, const int64_t *rows, arena *a) {
     in->lo = ext_of(in->lo, rows), in->hi = ext_of(in->hi, rows);
     in->idx = affine_at(in->idx, rows, a);
     if (in->dyn) in->dyn_stride = ext_of(in->dyn_stride, rows), in->dyn_n = ext_of(in->dyn_n, rows);
+    if (in->op == K_LOOP) in->n_blocks = ext_of(in->n_blocks, rows), in->first_block = ext_of(in->first_block, rows);
     for (int m = 0; m < in->n_mask; m++)
         in->mask[m] = (kmask){ affine_at(in->mask[m].e, rows, a), ext_of(in->mask[m].lo, rows), ext_of(in->mask[m].hi, rows) };
 }
@@ -76,6 +77,7 @@ void kernel_used_rows(const kernel *k, bool *used, bool *given) {
             mark_row(used, k->grid_blocks); /* how far apart its threads go on */
         mark_row(used, in->lo), mark_row(used, in->hi), mark_affine(used, in->idx);
         if (in->dyn) mark_row(used, in->dyn_stride), mark_row(used, in->dyn_n);
+        if (in->op == K_LOOP) mark_row(used, in->n_blocks), mark_row(used, in->first_block);
         for (int m = 0; m < in->n_mask; m++)
             mark_row(used, in->mask[m].lo), mark_row(used, in->mask[m].hi), mark_affine(used, in->mask[m].e);
     }
@@ -477,9 +479,15 @@ static int check_widest(const kernel *k, str *out) {
         o->ins.at[i].hi = k->vars.at[in->var].extent;
         widened |= in->par == PAR_BLOCKS;
     }
+    int64_t all = 0;
     for (int i = 1; i < k->ins.n && widened; i++) {
-        if (k->ins.at[i].op != K_LOOP) continue;
-        if (k->ins.at[i].par == PAR_BLOCKS) o->grid_blocks = kernel_nest_size(o, (reg)i);
+        kins *nest = &o->ins.at[i];
+        if (nest->op != K_LOOP) continue;
+        int64_t n = nest->par == PAR_BLOCKS ? kernel_nest_size(o, (reg)i) : nest->n_blocks;
+        if (nest->n_blocks)
+            nest->n_blocks = n, nest->first_block = all, o->grid_blocks = all += n;
+        else if (nest->par == PAR_BLOCKS)
+            o->grid_blocks = n;
         i = kernel_loop_end(k, i);
     }
     return kernel_check_literal(o, out);

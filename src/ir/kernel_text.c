@@ -136,7 +136,9 @@ static bool is_said(const kins *in, const kfield *f) {
     int implied = kfield_implied(in, f);
     if (implied >= 0) return implied;
     if (f->kind == FIELD_REGISTER) return reg_of(in, f) != 0;
-    return f->kind == FIELD_WHOLE ? whole(in, f) != 0 : f->kind == FIELD_PACKED ? in->packed != 0 : in->src != in->dtype;
+    return f->kind == FIELD_WHOLE || f->kind == FIELD_EXT ? whole(in, f) != 0
+           : f->kind == FIELD_PACKED                      ? in->packed != 0
+                                                          : in->src != in->dtype;
 }
 
 static void print_field(const kernel *k, const kins *in, const kfield *f, str *out) {

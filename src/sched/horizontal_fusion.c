@@ -5,7 +5,7 @@
  * In: a plan with kernels in the form of a GPU, before buffers have their places. Out: fewer of them. A kernel comes earlier
  * than those between, if it touches nothing that they write, nor writes what they touch. Which ones: of one kind (all
  * elementwise, or thread blocks of as many threads with about as much shared memory), and none that keeps the machine busy
- * alone. */
+ * alone, in the least of its sizes. */
 #include "ir/boxes.h"
 #include "sched/fusion.h"
 
@@ -52,12 +52,21 @@ typedef struct beside {
 
 static bool is_bound(const kins *in) { return in->op == K_LOOP && (in->par == PAR_GRID_THREADS || in->par == PAR_BLOCKS); }
 
+/* Where a run gives sizes: nests of thread blocks, of which each has as many as it has iterations, with memory of known size.
+ */
+static bool has_blocks_alone(const kernel *k) {
+    bool alone = true;
+    for (int i = 1; i < k->ins.n; i++) alone = alone && (k->ins.at[i].op != K_LOOP || k->ins.at[i].par != PAR_GRID_THREADS);
+    for (int b = 0; b < k->bufs.n; b++) alone = alone && (k->bufs.at[b].kind < KB_SHARED || ext_is_lit(k->bufs.at[b].elems));
+    return alone;
+}
+
 /* All that it does stands in nests that are bound to thread blocks or threads; values before them are any thread's. Or one
  * thread block does it. */
 static kind kind_of(const kernel *k, const target *t) {
-    if (k->params) return (kind){ 0 };
-    kind x = { .joins = k->block_threads > 0 && k->cluster == 0 && k->turns == 0 && k->grid_blocks > 0 &&
-                        k->grid_blocks * k->block_threads <= t->resident_threads,
+    int64_t least = k->params ? ext_lo(k->params, k->grid_blocks) : k->grid_blocks;
+    kind x = { .joins = k->block_threads > 0 && k->cluster == 0 && k->turns == 0 && least > 0 &&
+                        least <= t->resident_threads / k->block_threads,
                .maps = true };
     bool all_bound = true;
     for (int i = 1; i < k->ins.n; i++) {
@@ -73,10 +82,10 @@ static kind kind_of(const kernel *k, const target *t) {
         i = end;
     }
     for (int b = 0; b < k->bufs.n; b++)
-        if (k->bufs.at[b].kind >= KB_SHARED)
+        if (k->bufs.at[b].kind >= KB_SHARED && ext_is_lit(k->bufs.at[b].elems))
             x.fast += k->bufs.at[b].elems * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype), x.maps = false;
     x.lone = !all_bound && k->grid_blocks == 1, x.maps = x.maps && all_bound;
-    x.joins = x.joins && (all_bound || x.lone);
+    x.joins = x.joins && (all_bound || x.lone) && (!k->params || has_blocks_alone(k));
     return x;
 }
 
@@ -138,7 +147,8 @@ static bool fits(const beside *w, int first, int i, int args, int ins) {
     const kernel *k = w->p->kernels.at[i].k;
     int most = w->t->buffers ? w->t->buffers : FEW_ARGS;
     if (!y->joins || args + y->args > most || ins + k->ins.n > MOST_INS) return false;
-    if (!y->maps && w->block_threads && w->block_threads != k->block_threads) return false;
+    bool sized = k->params || w->p->kernels.at[first].k->params; /* as many threads in all */
+    if ((!y->maps || sized) && w->block_threads && w->block_threads != k->block_threads) return false;
     if (x->maps != y->maps) return x->lone || y->lone;
     return x->maps || x->lone || y->lone || (x->fast <= 2 * y->fast && y->fast <= 2 * x->fast);
 }
@@ -147,9 +157,10 @@ static void find_set(beside *w, int first) {
     plan *p = w->p;
     int args = w->kinds[first].args, ins = p->kernels.at[first].k->ins.n;
     w->n = 0, w->set[w->n++] = first, w->search++;
-    w->block_threads = w->kinds[first].maps ? 0 : p->kernels.at[first].k->block_threads;
+    const kernel *k = p->kernels.at[first].k;
+    w->block_threads = w->kinds[first].maps && !k->params ? 0 : k->block_threads;
     w->rooms = (rooms){ 0 };
-    if (!w->kinds[first].joins || !add_rooms(&w->rooms, p->kernels.at[first].k, w->t)) return;
+    if (!w->kinds[first].joins || !add_rooms(&w->rooms, k, w->t)) return;
     pass_by(w, &p->kernels.at[first]);
     for (int i = first + 1; i < p->kernels.n && i <= first + AHEAD && w->n < MOST_BESIDE; i++) {
         const pkernel *pk = &p->kernels.at[i];
@@ -158,7 +169,7 @@ static void find_set(beside *w, int first) {
         if (fits(w, first, i, args, ins) && can_come(w, pk) && add_rooms(&with, pk->k, w->t)) {
             w->set[w->n++] = i, w->taken[i] = true, w->rooms = with;
             args += w->kinds[i].args, ins += pk->k->ins.n;
-            if (!w->kinds[i].maps) w->block_threads = pk->k->block_threads;
+            if (!w->kinds[i].maps || pk->k->params) w->block_threads = pk->k->block_threads;
         }
         pass_by(w, pk);
     }
@@ -201,7 +212,7 @@ static affine moved(arena *a, affine x, kvar by) {
     return (affine){ x.base, x.n, t };
 }
 
-static void add_kernel(joint *w, const pkernel *pk, int64_t grid_blocks, bool lone) {
+static void add_kernel(joint *w, const pkernel *pk, ext grid_blocks, bool lone) {
     const kernel *k = pk->k;
     arena *a = w->o->a;
     kvar by = w->o->vars.n;
@@ -230,7 +241,7 @@ static void add_kernel(joint *w, const pkernel *pk, int64_t grid_blocks, bool lo
         kernel_push(w->o, in);
     }
     if (lone) kernel_push(w->o, (kins){ .op = K_END });
-    w->o->grid_blocks += grid_blocks;
+    w->o->grid_blocks = w->o->params ? ext_add(w->o->params, w->o->grid_blocks, grid_blocks) : w->o->grid_blocks + grid_blocks;
     w->o->flops += k->flops, w->o->bytes_read += k->bytes_read, w->o->bytes_written += k->bytes_written;
 }
 
@@ -245,13 +256,16 @@ static pkernel join(const beside *w) {
     for (int i = 0; i < w->n; i++) {
         const kernel *k = p->kernels.at[w->set[i]].k;
         if (!w->block_threads && k->block_threads > j.o->block_threads) j.o->block_threads = k->block_threads;
+        if (k->params) j.o->params = k->params;
         n_bufs += k->bufs.n;
     }
     j.lent = ARENA_ARRAY(p->a, bool, n_bufs);
     for (int i = 0; i < w->n; i++) {
         const pkernel *pk = &p->kernels.at[w->set[i]];
-        add_kernel(&j, pk, (pk->k->grid_blocks * pk->k->block_threads + j.o->block_threads - 1) / j.o->block_threads,
-                   w->kinds[w->set[i]].lone);
+        ext blocks = pk->k->grid_blocks;
+        if (pk->k->block_threads != j.o->block_threads)
+            blocks = (blocks * pk->k->block_threads + j.o->block_threads - 1) / j.o->block_threads;
+        add_kernel(&j, pk, blocks, w->kinds[w->set[i]].lone);
         for (int f = 0; f < pk->n_fused; f++) VEC_PUSH(p->a, &fused, pk->fused[f]);
         if (i)
             VEC_PUSH(p->a, &p->decisions,

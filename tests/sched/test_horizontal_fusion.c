@@ -95,6 +95,30 @@ ARENA_TEST(test_products) {
     assert_true(joined >= 2); /* the others are a chain row by row */
 }
 
+/* Rows that a run gives: each product has as many thread blocks as its rows need, which those of the next one follow. */
+ARENA_TEST(test_sizes_of_a_run) {
+    static const char text[] = "graph @qkv<rows 1..4096>(x f32[rows,64], q f32[64,64], k f32[64,64], v f32[64,128]) {\n"
+                               " %1 = dot x, q f32[rows,64]\n %2 = dot x, k f32[rows,64]\n %3 = dot x, v f32[rows,128]\n"
+                               " return %1 as \"a\", %2 as \"b\", %3 as \"c\"\n}";
+    char why[4096];
+    plan *p = plan_of(a, graph_parse(a, text, sizeof text - 1, "qkv"), 3, true);
+    assert_int_equal(p->kernels.n, 1);
+    assert_int_equal(n_joined(p), 1);
+    if (!plan_texts_agree(p, a, why, sizeof why)) fail_msg("%s", why);
+    for (int64_t rows = 1; rows <= 4096; rows = rows * 7 + 3) {
+        const kernel *k = kernel_at(p->kernels.at[0].k, &rows, a);
+        int64_t all = 0, nests = 0;
+        for (int i = 1; i < k->ins.n; i++) {
+            const kins *in = &k->ins.at[i];
+            if (in->op != K_LOOP || in->par != PAR_BLOCKS || k->ins.at[i - 1].op == K_LOOP) continue;
+            assert_int_equal(in->first_block, all);
+            all += in->n_blocks, nests++;
+        }
+        assert_int_equal(nests, 3);
+        assert_int_equal(k->grid_blocks, all);
+    }
+}
+
 /* All parameters in one launch, the small ones beside the large. */
 ARENA_TEST(test_updates) {
     static const int64_t sizes[] = { 1, 7, 128, 1000, 4096, 33, 5000, 2, 129, 640 };
@@ -240,8 +264,9 @@ static void test_shared_memory(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_products),     cmocka_unit_test(test_updates),
-                                        cmocka_unit_test(test_random),       cmocka_unit_test(test_planted),
-                                        cmocka_unit_test(test_matrix_units), cmocka_unit_test(test_shared_memory) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_sizes_of_a_run), cmocka_unit_test(test_products),
+                                        cmocka_unit_test(test_updates),        cmocka_unit_test(test_random),
+                                        cmocka_unit_test(test_planted),        cmocka_unit_test(test_matrix_units),
+                                        cmocka_unit_test(test_shared_memory) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -443,7 +443,13 @@ static bool has_sizes_of_run(const kins *in, int n) {
 
 /* A nest whose sizes a run gives: as many thread blocks as iterations, or any number of threads of the grid or of a block. */
 static void print_param_bound(clike *e, const kins *in, reg r, int n) {
-    if (in->par == PAR_BLOCKS) {
+    if (in->par == PAR_BLOCKS && in->n_blocks) { /* of some of the thread blocks */
+        str_addf(e->out, "if (group >= "), clike_ext(e, in->first_block);
+        str_addf(e->out, " && group - "), clike_ext(e, in->first_block);
+        str_addf(e->out, " < "), clike_ext(e, in->n_blocks);
+        str_addf(e->out, ") { const %s n%u = group - ", e->index, r), clike_ext(e, in->first_block);
+        str_add(e->out, ";");
+    } else if (in->par == PAR_BLOCKS) {
         str_addf(e->out, "{ const %s n%u = group;", e->index, r);
     } else {
         bool grid = in->par == PAR_GRID_THREADS;
@@ -467,7 +473,8 @@ static void print_param_bound(clike *e, const kins *in, reg r, int n) {
 static void print_bound(clike *e, const kins *in, reg r) {
     int n_loops = kernel_nest(e->k, r);
     bool grid = in->par == PAR_GRID_THREADS && !ext_is_lit(e->k->grid_blocks);
-    if (grid || has_sizes_of_run(in, n_loops)) {
+    bool some = in->par == PAR_BLOCKS && in->n_blocks && !(ext_is_lit(in->n_blocks) && ext_is_lit(in->first_block));
+    if (grid || some || has_sizes_of_run(in, n_loops)) {
         print_param_bound(e, in, r, n_loops);
         return;
     }
