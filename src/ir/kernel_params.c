@@ -291,9 +291,14 @@ static bool is_inside(prover *p, const kins *in, int n_open, bool wide, range *x
 static bool is_inside_by(prover *p, const kins *in, int n_open, ext part) {
     const ext_row *r = ext_is_lit(part) ? NULL : exts_row(p->t, part);
     range x;
-    if (r && r->op == EXT_ADD) {
-        ext a = r->a, b = r->b; /* the table may move */
-        if (is_inside_by(p, in, n_open, a) || is_inside_by(p, in, n_open, b)) return true;
+    if (r && (r->op == EXT_ADD || r->op == EXT_MUL)) {
+        ext of[2] = { r->a, r->b }; /* the table may move */
+        bool sum = r->op == EXT_ADD;
+        for (int i = 0; i < 2; i++) { /* of a product: what is beside it may be the rest of the expression */
+            if (sum && is_inside_by(p, in, n_open, of[i])) return true;
+            p->by = of[i];
+            if (!sum && ext_lo(p->t, p->by) >= 0 && is_inside(p, in, n_open, false, &x)) return true;
+        }
     }
     if (!p->fixed->e.base || !ext_divides(p->t, part, p->fixed->e.base, &p->by) || ext_lo(p->t, p->by) < 0) return false;
     return is_inside(p, in, n_open, false, &x);
@@ -302,13 +307,14 @@ static bool is_inside_by(prover *p, const kins *in, int n_open, ext part) {
 /* By a mask that compares dims with each other. */
 static bool is_inside_where(prover *p, const kins *in, int n_open) {
     bool inside = false;
-    for (int m = 0; m < in->n_mask && !inside; m++) {
+    for (int turn = 0; turn < 2 * in->n_mask && !inside; turn++) { /* at last with all others, too */
+        int m = turn % in->n_mask;
         range x;
-        p->fixed = &in->mask[m], p->by = 1;
+        p->fixed = &in->mask[m], p->by = 1, p->masked = turn >= in->n_mask;
         if (p->fixed->e.n || in->mask_lane[m] || has_literal_bounds(p->fixed)) continue;
         inside = is_inside(p, in, n_open, false, &x) || is_inside_by(p, in, n_open, in->idx.base);
     }
-    p->fixed = NULL;
+    p->fixed = NULL, p->masked = false;
     return inside;
 }
 

@@ -214,6 +214,30 @@ static const char *const found[] = {
     "  %3 = prod %2 axes=[0,1] f64[1,1]\n"
     "  return %3 as \"y\"\n"
     "}\n",
+    "graph @last_rows<n 0..17>(x0 f32[n,8,1]) {\n" /* masks of rows that are numbers, of indices that move with the run */
+    "  %1 = pad x0 before=[n*-1 + 17,1,0] after=[0,2,0] value=0.0 f32[17,11,1]\n"
+    "  %2 = permute %1 perm=[2,0,1] f32[1,17,11]\n"
+    "  %3 = reduce_max %2 axes=[2] f32[1,17,1]\n"
+    "  return %3 as \"y\"\n"
+    "}\n",
+    "graph @some_rows<n 0..33, m 0..14>(x2 f16[7,m], cut3 f16[2,n,3]) {\n"
+    "  %1 = pad cut3 before=[0,n*-1 + 34,2] after=[1,0,2] value=0.5 f16[3,34,7]\n"
+    "  %2 = slice %1 start=[0,9,0] step=[1,1,1] f16[3,10,7]\n"
+    "  %3 = dot %2, x2 contract=[2]x[0] f16[3,10,m]\n"
+    "  return %3 as \"y\"\n"
+    "}\n",
+    "graph @rows_and_columns<n 0..31>(x0 f32[n,n,1]) {\n"
+    "  %1 = permute x0 perm=[2,1,0] f32[1,n,n]\n"
+    "  %2 = pad %1 before=[0,1,n*-1 + 33] after=[0,1,0] value=0.5 f32[1,n + 2,33]\n"
+    "  return %2 as \"y\"\n"
+    "}\n",
+    "graph @border_by_pieces<n 1..2>(x f32[13,n*9]) {\n"
+    "  %1 = pad x before=[0,16] after=[0,0] value=1.0 f32[13,n*9 + 16]\n"
+    "  %2 = slice %1 start=[0,0] step=[1,1] f32[13,n*9]\n"
+    "  %3 = flip %2 axes=[1] f32[13,n*9]\n"
+    "  %4 = reshape %3 f32[1,13,9,n]\n"
+    "  return %4 as \"y\"\n"
+    "}\n",
     /* windows along dims, and what was taken of them put back: apart, in blocks, few and many offsets */
     "graph @windows<n 1..20, m 1..5>(x f32[m,n,5], y f32[n,40], z f16[n,3]) {\n"
     "  %1 = pad x before=[0,2,0] after=[0,2,0] value=0.0 f32[m,n + 4,5]\n"
