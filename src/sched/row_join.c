@@ -227,15 +227,21 @@ static affine in_block(const joiner *w, affine x, int buf) {
 
 static uint8_t kind_of(const joiner *w, int link) { return w->form->kind ? w->form->kind[link] : 0; }
 
-/* A local buffer for links [first, last], an old one where its time is over. */
-static int local_buffer(joiner *w, kbuf b, int first, int last) {
+/* A local buffer as b, whose time is over at link `first`, or -1. */
+static int old_buffer(const joiner *w, const kbuf *b, int first) {
     for (int i = 0; i < w->o->bufs.n; i++) {
         const kbuf *o = &w->o->bufs.at[i];
-        if (o->kind != KB_LOCAL || w->last[i] >= first || o->dtype != b.dtype || o->elems != b.elems) continue;
-        if (w->kind[i] != kind_of(w, first)) continue;
-        w->last[i] = last;
-        return i;
+        if (o->kind == KB_LOCAL && w->last[i] < first && o->dtype == b->dtype && o->elems == b->elems &&
+            w->kind[i] == kind_of(w, first))
+            return i;
     }
+    return -1;
+}
+
+/* A local buffer for links [first, last]. */
+static int local_buffer(joiner *w, kbuf b, int first, int last) {
+    int old = old_buffer(w, &b, first);
+    if (old >= 0) return w->last[old] = last, old;
     b.kind = KB_LOCAL, b.plan_buf = -1;
     VEC_PUSH(w->o->a, &w->args, (parg){ -1 });
     w->last[w->o->bufs.n] = last, w->kind[w->o->bufs.n] = kind_of(w, first);
@@ -301,7 +307,8 @@ static int joined_buffer(joiner *w, int link_no, const pkernel *pk, int b, int64
     if (x->state && w->states[x->dtype].buf >= 0) return w->arg_of[buf] = w->states[x->dtype].buf;
     if (row_is_private(w->c, w->uses, x)) {
         own.elems = x->stride * (w->form->block ? w->form->block : 1);
-        if (w->bytes + own.elems * (int64_t)dtype_size((tn_dtype)x->dtype) <= w->form->room)
+        if (old_buffer(w, &own, link_no) >= 0 ||
+            w->bytes + own.elems * (int64_t)dtype_size((tn_dtype)x->dtype) <= w->form->room)
             return w->arg_of[buf] = local_buffer(w, own, link_no, last_link(w, buf));
         own.elems = kb->elems;
     }

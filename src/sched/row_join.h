@@ -7,6 +7,7 @@
 #define TN_SCHED_ROW_JOIN_H
 
 #include "ir/plan.h"
+#include "ir/target.h"
 
 enum {
     ROW_MOST_SHARED = 3 /* loops over rows */,
@@ -59,6 +60,18 @@ void row_append(row_chain *c, const row_link *l, const kernel *k);
 int64_t row_read_again(const row_chain *c, const row_link *l, int64_t rows);
 /* Only the chain sees access x is to, and each row its own part. */
 bool row_is_private(const row_chain *c, const row_uses *uses, const row_access *x);
+
+/* row_cut.c: from a kernel on, numbers of rows that its outermost loop and those of the next ones can be cut into, falling. */
+typedef struct row_cuts {
+    const plan *p;
+    int first, next;
+    int64_t rows;
+} row_cuts;
+row_cuts row_cuts_make(const plan *p, int first);
+bool row_cuts_next(row_cuts *c);
+/* Kernels from `first` on, each of which reads what the one before it makes, with a loop over so many rows outermost, the one
+ * that they have being cut; returns how many, 0: none needs to be. out: [ROW_MOST_LINKS] */
+int row_cut(const plan *p, int first, int64_t rows, const target *t, kernel **out);
 
 typedef struct row_form {
     int64_t room;        /* bytes of local buffers between the kernels */

@@ -3,10 +3,11 @@
  * shared memory.
  *
  * In: a plan with kernels in scalar form, after the choice of what is done in place. Out: the plan with fewer kernels, still in
- * scalar form (row_join.h writes them). Without rows (everything in one thread block) any kernels may follow each other. Which
- * kernels is a matter of time, estimated from shapes and the target only: machine/parts.h adds up what a chain waits for. The
- * cost of the kernel that it would become is not asked: cost_gpu.c finds chains on an H200 up to four times faster than they
- * are (a pool and a linear layer 2.2 us for 8.8, a network of depth 64 6.3 for 12.1), single kernels within a tenth. */
+ * scalar form (row_join.h writes them). Rows may be tiles: outermost loops are cut into as many (row_cut.c). Without rows
+ * (everything in one thread block) any kernels may follow each other. Which kernels is a matter of time, estimated from shapes
+ * and the target only: machine/parts.h adds up what a chain waits for. The cost of the kernel that it would become is not
+ * asked: cost_gpu.c finds chains on an H200 up to four times faster than they are (a pool and a linear layer 2.2 us for 8.8, a
+ * network of depth 64 6.3 for 12.1), single kernels within a tenth. */
 #include "sched/vertical_fusion.h"
 
 #include "sched/fusion.h"
@@ -178,6 +179,36 @@ static double grow(chooser *w, int first, int shared, chain *out, const char **o
     return best;
 }
 
+/* Kernels [i, i + n) of the plan change places with those of `other`. */
+static void swap_kernels(chooser *w, int i, int n, kernel **other) {
+    for (int j = 0; j < n; j++) {
+        pkernel *pk = &w->p->kernels.at[i + j];
+        kernel *k = pk->k;
+        pk->k = other[j], other[j] = k;
+        memset(&w->links[(i + j) * (ROW_MOST_SHARED + 1)], 0, sizeof *w->links * (ROW_MOST_SHARED + 1));
+    }
+}
+
+/* A chain that gains more than `most`, of kernels whose outermost loops differ, but can be cut into as many rows: tiles of what
+ * they all go over. Those of the best chain are in the plan then. */
+static void grow_cut(chooser *w, int first, double most, chain *out, const char **out_end) {
+    kernel *cut[ROW_MOST_LINKS], *best[ROW_MOST_LINKS];
+    int n_best = 0, n;
+    int64_t made = (int64_t)w->p->kernels.at[first].k->bytes_written; /* of a tile, one kernel reads it, one writes it */
+    for (row_cuts r = row_cuts_make(w->p, first); row_cuts_next(&r) && (double)r.rows >= machine_units(w->t);) {
+        chain c;
+        const char *end;
+        if (2 * made / r.rows > w->room || (n = row_cut(w->p, first, r.rows, w->t, cut)) < 2) continue;
+        swap_kernels(w, first, n, cut);
+        double gain = grow(w, first, 1, &c, &end);
+        swap_kernels(w, first, n, cut);
+        if (gain <= most) continue;
+        most = gain, *out = c, *out_end = end, n_best = c.row.n;
+        memcpy(best, cut, sizeof *best * (size_t)n_best);
+    }
+    swap_kernels(w, first, n_best, best);
+}
+
 /* Whether the two may change places: neither writes what the other reads or writes. */
 static bool are_independent(const pkernel *x, const pkernel *y) {
     for (int i = 0; i < x->k->bufs.n; i++)
@@ -291,6 +322,7 @@ void fuse_vertically(plan *p, const target *t) {
             if (gain > most) most = gain, best = c, end = reason;
             if (!end && most == 0) end = reason;
         }
+        if (!p->params) grow_cut(&w, i, most, &best, &end);
         int n = best.row.n;
         pkernel joined = p->kernels.at[i];
         if (best.kept) n = join_kept(&w, &best.row);

@@ -130,6 +130,31 @@ ARENA_TEST(test_shared_number) {
     assert_int_equal(powers, 1);
 }
 
+/* Neighbours in blocks of 2048, of 512 and of 128 are exchanged: loops of three extents over the same tiles of 2048 elements,
+ * two of which lie in shared memory at any time. */
+ARENA_TEST(test_tiles) {
+    str text;
+    str_init(&text, a);
+    str_addf(&text, "graph @g(x i64[1048576]) {\n");
+    for (int i = 0, at = 1, n = 1024; i < 3; i++, at += 6, n /= 4) {
+        int64_t blocks = (1 << 19) / n;
+        if (i == 0)
+            str_addf(&text, " %%1 = reshape x i64[%lld,2,%d]\n", (long long)blocks, n);
+        else
+            str_addf(&text, " %%%d = reshape %%%d i64[%lld,2,%d]\n", at, at - 1, (long long)blocks, n);
+        for (int h = 0; h < 2; h++)
+            str_addf(&text, " %%%d = slice %%%d start=[0,%d,0] step=[1,1,1] i64[%lld,1,%d]\n", at + 1 + h, at, h,
+                     (long long)blocks, n);
+        str_addf(&text, " %%%d = min %%%d, %%%d\n %%%d = max %%%d, %%%d\n", at + 3, at + 1, at + 2, at + 4, at + 1, at + 2);
+        str_addf(&text, " %%%d = concat %%%d, %%%d axis=1\n", at + 5, at + 3, at + 4);
+    }
+    str_addf(&text, " return %%18 as \"y\"\n}");
+    plan *p = compile(a, text.s);
+    assert_int_equal(p->kernels.n, 1);
+    assert_int_equal(p->kernels.at[0].k->grid_blocks, 512);
+    assert_int_equal(written(p, TN_I64), 1 << 20);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_exponentials),
                                         cmocka_unit_test(test_squares),
@@ -138,6 +163,7 @@ int main(void) {
                                         cmocka_unit_test(test_bounded_function_behind_contraction),
                                         cmocka_unit_test(test_contraction_and_sum),
                                         cmocka_unit_test(test_results_behind_contraction),
-                                        cmocka_unit_test(test_shared_number) };
+                                        cmocka_unit_test(test_shared_number),
+                                        cmocka_unit_test(test_tiles) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
