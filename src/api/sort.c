@@ -7,7 +7,8 @@
  *
  * The network is laid out so that exchanges meet along an outer axis: the sequence is cut into columns, which lie side by side
  * in memory and are sorted all at once; then columns are merged two by two, of many keys the second one sorted from
- * its end. Where a sequence is one column in the end, small strides are done on its transpose. */
+ * its end. Where a sequence is one column in the end, small strides are done on its transpose. Of many keys, strides are done
+ * together that stay in a tile of neighbours, and its transpose is its own: a GPU keeps the tile (sched/row_cut.c). */
 #include "api/api.h"
 
 #define FAIL(g, ...) guard_fail((g)->a->gd, __VA_ARGS__)
@@ -16,7 +17,8 @@ enum {
     LANES = 16 /* neighbours in memory that make an exchange fast */,
     TOGETHER = 4,      /* elements of exchanges done at once, .. */
     MOST_TOGETHER = 8, /* .. and where the keys are so many that each pass over them waits for memory */
-    MANY_KEYS = 1 << 17
+    MANY_KEYS = 1 << 17,
+    TILE = 1 << 11 /* keys side by side: exchanges within them follow each other without waiting for memory */
 };
 static const double WORD = 4294967296.0; /* values of 32 bits */
 
@@ -62,20 +64,27 @@ static void exchange(graph *g, val *slice, int n) {
 
 static int most_together(keys k) { return k.outer * k.length * k.inner < MANY_KEYS ? TOGETHER : MOST_TOGETHER; }
 
+/* Strides from there on do not reach behind a tile. */
+static int64_t tile_of(keys k) { return most_together(k) == MOST_TOGETHER && TILE % k.inner == 0 ? TILE / k.inner : 1; }
+
 /* Bitonic runs of `run` keys become sorted: exchanges at strides run / 2 .. 1. */
 static keys sort_runs(graph *g, keys k, int64_t run) {
+    int64_t tile = tile_of(k);
     for (int64_t stride = run / 2; stride >= 1;) {
         int64_t blocks = k.outer * k.length / (2 * stride);
         if (stride * k.inner < LANES && blocks >= LANES) { /* the rest on the transpose */
-            int64_t row = 2 * stride * k.inner;
-            keys t = { graph_permute(g, graph_reshape(g, k.at, 2, (int64_t[]){ blocks, row }), (int64_t[]){ 1, 0 }), 1,
-                       2 * stride, blocks * k.inner };
-            t = sort_runs(g, t, 2 * stride);
-            k.at = graph_permute(g, graph_reshape(g, t.at, 2, (int64_t[]){ row, blocks }), (int64_t[]){ 1, 0 });
+            int64_t row = 2 * stride * k.inner,
+                    tiles = tile > 1 && TILE % row == 0 && blocks * row % TILE == 0 ? blocks * row / TILE : 1;
+            blocks /= tiles;
+            val x = graph_permute(g, graph_reshape(g, k.at, 3, (int64_t[]){ tiles, blocks, row }), (int64_t[]){ 0, 2, 1 });
+            keys t = sort_runs(g, (keys){ x, tiles, 2 * stride, blocks * k.inner }, 2 * stride);
+            x = graph_reshape(g, t.at, 3, (int64_t[]){ tiles, row, blocks });
+            k.at = graph_permute(g, x, (int64_t[]){ 0, 2, 1 });
             return k;
         }
         int n = 2, most = most_together(k);
-        while (n < most && stride > 1 && (stride / 2 * k.inner >= LANES || blocks < LANES)) n *= 2, stride /= 2;
+        int64_t least = stride > tile ? tile : 1;
+        while (n < most && stride > least && (stride / 2 * k.inner >= LANES || blocks < LANES)) n *= 2, stride /= 2;
         blocks = k.outer * k.length / (n * stride);
         val x = reshape4(g, k.at, 1, blocks, n, stride * k.inner), slice[MOST_TOGETHER];
         for (int i = 0; i < n; i++) slice[i] = part(g, x, 2, i, 1);
@@ -101,7 +110,8 @@ typedef enum join_kind { ROWS, COLUMNS, LAST_COLUMNS } join_kind;
  * last. */
 static keys join(graph *g, keys k, val a, val b, join_kind kind) {
     int64_t n = k.length / 2, at_once = 1, most = most_together(k) == MOST_TOGETHER ? MOST_TOGETHER / 2 : 1;
-    while (at_once < most && at_once < n && (n / at_once / 2 * k.inner >= LANES || k.inner == 1)) at_once *= 2;
+    int64_t least = n > tile_of(k) ? tile_of(k) : 1;
+    while (at_once < most && n / at_once > least && (n / at_once / 2 * k.inner >= LANES || k.inner == 1)) at_once *= 2;
     int64_t stride = n / at_once;
     val low[MOST_TOGETHER], *high = low + at_once;
     a = reshape4(g, a, k.outer, at_once, stride, k.inner), b = reshape4(g, b, k.outer, at_once, stride, k.inner);
@@ -151,7 +161,7 @@ static keys padded(graph *g, keys k, int64_t length) {
 static keys sort_all(graph *g, keys k) {
     int64_t length = power_above(k.length), columns = 1;
     if (k.inner < LANES)
-        while (columns * columns < length) columns *= 2;
+        while (columns * columns < length && (columns < LANES || length < MANY_KEYS)) columns *= 2;
     if (columns > length) columns = length;
     int64_t inner = k.inner;
     k = padded(g, k, length);
