@@ -234,7 +234,7 @@ static bool put_as_kernel(sched *s, scan *x, int before, int at, int n_bufs) {
     int carry = (int)x->n.attr[SCAN_CARRY];
     int32_t *first = ARENA_ARRAY(s->a, int32_t, carry + 1), *next = ARENA_ARRAY(s->a, int32_t, carry + 1);
     for (int k = 0; k < carry; k++) first[k] = s->buf_of[x->n.in[1 + k]], next[k] = s->buf_of[x->body->results[k]];
-    if (x->n.attr[SCAN_COND] || s->p->bufs.n != n_bufs || !ext_is_lit(s->p->steps.at[at].times)) return false;
+    if (x->n.attr[SCAN_COND] || s->p->bufs.n != n_bufs) return false;
     if (!sched_scan_kernel(s, &(scan_steps){ at, before, carry, first, x->out, next })) return false;
     s->p->bufs.n -= x->rings.n, s->p->n_windows -= x->rings.n;
     for (val v = 1; v < (val)s->g->nodes.n; v++)

@@ -43,21 +43,25 @@ static bool is_next(const fused *f, int32_t buf) {
 }
 
 /* Loops directly in one another around instructions without any, and the elements of a row. */
+static ext times(const fused *f, ext x, ext y) { return f->s->g->params ? ext_mul(f->s->g->params, x, y) : x * y; }
+
 static bool find_loops(fused *f) {
     const kernel *k = f->old->k;
-    int64_t elems = 1;
+    ext elems = 1;
+    int64_t most = 1;
     while (1 + f->n_loops < k->ins.n && k->ins.at[1 + f->n_loops].op == K_LOOP) {
         const kvar_info *v = &k->vars.at[k->ins.at[1 + f->n_loops++].var];
-        if (!v->row || !size_mul(elems, v->extent, &elems)) return false;
+        if (!v->row || !size_mul(most, graph_dim_most(f->s->g, v->extent), &most)) return false;
+        elems = times(f, elems, v->extent);
     }
     for (int i = 1 + f->n_loops; i < k->ins.n - f->n_loops; i++) {
         uint8_t op = k->ins.at[i].op;
         if (!kernel_is_pure(&k->ins.at[i]) && op != K_LOAD && op != K_STORE && op != K_RANDOM) return false;
     }
-    if (elems > MOST_ROW || k->params) return false;
+    if (most > MOST_ROW) return false;
     for (int i = 0; i < f->x->n_carry; i++) { /* the state is what the rows go over, all of it */
         const pbuf *b = &f->s->p->bufs.at[f->x->state[i]];
-        if (b->elems != elems || b->dtype == TN_BOOL) return false;
+        if (plan_elems(f->s->p, f->x->state[i]) != elems || b->dtype == TN_BOOL) return false;
     }
     return true;
 }
@@ -126,7 +130,7 @@ static uint16_t arg(fused *f, int32_t buf, bool write) {
                       .kind = write ? KB_OUT : KB_IN,
                       .fixed = p->kind == PB_CONST || (p->kind == PB_STATE && !graph_is_assigned(f->s->g, p->node)),
                       .node = p->node,
-                      .elems = p->elems,
+                      .elems = plan_elems(f->s->p, buf),
                       .plan_buf = buf });
 }
 
@@ -135,10 +139,12 @@ static void place(fused *f, kins *in) {
     int32_t buf = plan_buf_of(f, in);
     const pring *ring = ring_of(f, buf);
     if (ring) {
-        int64_t elems = f->s->p->bufs.at[buf].elems;
-        affine at = affine_scale(f->s->a, affine_var(f->s->a, f->t), f->repeat->backward ? -elems : elems);
-        in->idx = affine_add(f->s->a, in->idx, at);
-        if (f->repeat->backward) in->idx = affine_offset(in->idx, elems * (f->repeat->times - 1));
+        ext elems = plan_elems(f->s->p, buf), back = times(f, elems, -1);
+        in->idx = view_plus(f->k, in->idx, affine_var(f->s->a, f->t), f->repeat->backward ? back : elems);
+        if (f->repeat->backward) {
+            in->idx = view_plus(f->k, in->idx, affine_const(times(f, elems, f->repeat->times)), 1);
+            in->idx = view_plus(f->k, in->idx, affine_const(back), 1);
+        }
         buf = f->s->p->bufs.at[buf].window_of;
     }
     in->buf = arg(f, buf, in->op == K_STORE);
@@ -203,6 +209,7 @@ static void close_state(fused *f) {
 static void write_kernel(fused *f) {
     const kernel *old = f->old->k;
     f->k = kernel_make(f->s->a, arena_printf(f->s->a, "scan_%s", old->name));
+    f->k->params = f->s->g->params;
     for (kvar v = 0; v < old->vars.n; v++) kernel_var_like(f->k, &old->vars.at[v]);
     f->t = kernel_var(f->k, "t", f->repeat->times, false, true);
     f->map = ARENA_ARRAY(f->s->a, reg, old->ins.n);
@@ -212,6 +219,7 @@ static void write_kernel(fused *f) {
     write_body(f);
     close_state(f);
     for (int i = 0; i < f->n_loops; i++) kernel_push(f->k, (kins){ .op = K_END });
+    if (!kernel_has_params(f->k)) f->k->params = NULL;
 }
 
 bool sched_scan_kernel(sched *s, const scan_steps *x) {
