@@ -164,11 +164,6 @@ static const char *level_objection(const sched *s, val v) {
     return NULL;
 }
 
-static val behind_moves(const sched *s, val v) {
-    while (op_is_move((op_code)graph_get(s->g, v)->op)) v = graph_get(s->g, v)->in[0];
-    return v;
-}
-
 /* Updates that are gathered and scaled, say, row by row: the scatter's inner loop has vectors of them. What reads the base
  * would keep it from being written in place. */
 static bool scatter_takes(const sched *s, val root, val v) {
@@ -178,9 +173,9 @@ static bool scatter_takes(const sched *s, val root, val v) {
     if (s->opts.rows_only || v == to->in[0] || v == to->in[1] || to->attr[0] != to->attr[1]) return false;
     if (!cheap && cls != CL_GATHER && n->op != OP_reshape && n->op != OP_expand) return false;
     if (to->rank < 2 || graph_dim_most(s->g, to->dims[to->rank - 1]) < 16) return false;
-    const val base = behind_moves(s, to->in[0]);
+    const val base = sched_behind_moves(s, to->in[0]);
     for (int i = 0; i < n->n_in && graph_get(s->g, base)->op != OP_const; i++)
-        if (behind_moves(s, n->in[i]) == base) return false;
+        if (sched_behind_moves(s, n->in[i]) == base) return false;
     for (uint32_t u = n->first_use; u; u = s->g->uses.at[u - 1].next) { /* gathers take from memory */
         const use *by = &s->g->uses.at[u - 1];
         if (by->slot == 0 && graph_get(s->g, by->user)->op == OP_gather) return false;

@@ -7,14 +7,9 @@
 #include "recipe/recipe.h"
 #include "sched/sched.h"
 
-static val behind_moves(const sched *s, val v) {
-    while (op_is_move((op_code)graph_get(s->g, v)->op)) v = graph_get(s->g, v)->in[0];
-    return v;
-}
-
 bool sched_is_running(const sched *s, const node *n, int64_t least) {
     if (op_get((op_code)n->op)->cls != CL_REDUCE || graph_get(s->g, n->in[0])->op != OP_select) return false;
-    const node *x = graph_get(s->g, n->in[0]), *mask = graph_get(s->g, behind_moves(s, x->in[0]));
+    const node *x = graph_get(s->g, n->in[0]), *mask = graph_get(s->g, sched_behind_moves(s, x->in[0]));
     if (op_get((op_code)mask->op)->cls != CL_CMP || graph_get(s->g, x->in[1])->op != OP_expand) return false;
     if (graph_get(s->g, mask->in[0])->op != OP_iota || graph_get(s->g, mask->in[1])->op != OP_iota) return false;
     for (int i = 1; i < x->rank; i++)
@@ -42,6 +37,7 @@ val sched_beside_running_sums(const sched *s, const val *inside, int n, const ke
     recipe r = recipe_make(kernel_clone(k, s->scratch), s->opts.t);
     recipe_fuse_loops(&r);
     if (gpu_has_running_rows(r.k, &(int64_t){ 0 })) return 0;
-    val terms = graph_get(s->g, graph_get(s->g, graph_get(s->g, running)->in[0])->in[1])->in[0], x = behind_moves(s, terms);
+    val terms = graph_get(s->g, graph_get(s->g, graph_get(s->g, running)->in[0])->in[1])->in[0],
+        x = sched_behind_moves(s, terms);
     return may_be_stored(s, x) ? x : other ? other : may_be_stored(s, terms) ? terms : may_be_stored(s, running) ? running : 0;
 }

@@ -82,6 +82,8 @@ static inline bool sched_inside(const sched *s, int gi, val v) {
     return s->place[v] == PLACE_EVERYWHERE || (s->place[v] == PLACE_INSIDE && s->group_of[v] == gi);
 }
 
+/* view.c: what v is a view of. */
+val sched_behind_moves(const sched *s, val v);
 /* view.c: the index of a movement op's operand; idx has one entry an axis of v. */
 typedef struct view_fail { /* a reshape that needs loop `var` split with this inner extent to stay affine; inner 0 = it cannot
                             */

@@ -5,6 +5,11 @@
  * again; where a loop variable straddles the new border the caller is told how to split that loop. */
 #include "sched/sched.h"
 
+val sched_behind_moves(const sched *s, val v) {
+    while (op_is_move((op_code)graph_get(s->g, v)->op)) v = graph_get(s->g, v)->in[0];
+    return v;
+}
+
 static affine add(const kernel *k, affine x, affine y) {
     return k->params ? affine_add_params(k->params, x, y) : affine_add(k->a, x, y);
 }
