@@ -36,17 +36,10 @@ static void count(tn_program *p) {
     s->state_bytes = (uint64_t)(p->plan->state_bytes + p->plan->shared_bytes);
 }
 
-static const graph *graph_at_most(const graph *g, arena *a) {
-    if (!g->params || !g->params->n_dims) return g;
-    int64_t *dims = ARENA_ARRAY(a, int64_t, g->params->n_dims + 1);
-    for (int i = 0; i < g->params->n_dims; i++) dims[i] = ext_hi(g->params, exts_dim(g->params, i));
-    return graph_at(g, dims, a);
-}
-
 /* Slots of an immediate program, in the order that plans use. */
 static void list_slots(tn_program *p) {
     const graph *g = p->graph;
-    const graph *most = p->most = graph_at_most(g, &p->arena);
+    const graph *most = p->most = graph_at(g, NULL, &p->arena);
     pio *io = ARENA_ARRAY(&p->arena, pio, g->inputs.n + g->outputs.n);
     pstate *states = ARENA_ARRAY(&p->arena, pstate, g->inputs.n);
     for (int i = 0; i < g->inputs.n; i++) {

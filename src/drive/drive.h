@@ -33,7 +33,7 @@ struct tn_program {
     target target;
     device *dev;
     graph *graph;      /* as given; immediate programs run it node by node */
-    const graph *most; /* immediate programs: the same with the largest values of its dims, which memory is taken for */
+    const graph *most; /* immediate programs: the same with each size at its most, which memory is taken for */
     plan *plan;
     const char *code; /* what it was written for: "c", or an instruction set */
     module *module;

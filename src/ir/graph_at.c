@@ -1,5 +1,6 @@
 /* graph_at.c - a graph with symbolic dims for given values of them. In: a graph, values. Out: a graph whose dims are literals;
- * its arena owns everything but the values of constants and states. Jumps where a value is out of its range. */
+ * its arena owns everything but the values of constants and states. Jumps where a value is out of its range. Without values:
+ * each size at its most, which may be no run's: n and 17 - n are not longest together. */
 #include "ir/kernel.h"
 
 graph *graph_at(const graph *g, const int64_t *dims, arena *a) {
@@ -8,7 +9,8 @@ graph *graph_at(const graph *g, const int64_t *dims, arena *a) {
     if (!g->params) return o;
     str_init(&why, a);
     int64_t *rows = ARENA_ARRAY(a, int64_t, g->params->at.n + 1);
-    if (!exts_at(g->params, dims, rows, &why)) guard_fail(a->gd, TN_ERR_INVAL, "graph @%s: %s", g->name, why.s);
+    for (int i = 0; i < g->params->at.n && !dims; i++) rows[i] = g->params->at.at[i].hi;
+    if (dims && !exts_at(g->params, dims, rows, &why)) guard_fail(a->gd, TN_ERR_INVAL, "graph @%s: %s", g->name, why.s);
     for (val v = 1; v < (val)o->nodes.n; v++) {
         node *n = graph_get(o, v);
         int64_t *own = ARENA_ARRAY(a, int64_t, n->rank + 1);

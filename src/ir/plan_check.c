@@ -315,7 +315,7 @@ static void check_results(checker *c) {
         const life *l = &c->life[i];
         if (b->kind != PB_OUTPUT || b->elems == 0) continue;
         if (l->n_writers == 0) plan_problem(&c->all, "output b%d is never written", i);
-        for (int64_t e = 0; l->n_writers && l->written && e < b->elems; e++)
+        for (int64_t e = 0; l->n_writers && l->written && e < graph_elems(p->g, b->node); e++)
             if (!l->written[e]) {
                 plan_problem(&c->all, "element %lld of output b%d is never written", (long long)e, i);
                 break;
@@ -459,7 +459,7 @@ plan *plan_at(const plan *p, const int64_t *dims) {
     return o;
 }
 
-/* Where each dim has its largest value, buffers have just the sizes that they need. */
+/* Where each dim has its largest value most buffers are full: what grows as a dim shrinks is not. */
 static const plan *plan_at_most(const plan *p) {
     int64_t *dims = ARENA_ARRAY(p->a, int64_t, p->params->n_dims + 1);
     for (int i = 0; i < p->params->n_dims; i++) dims[i] = ext_hi(p->params, exts_dim(p->params, i));

@@ -229,6 +229,21 @@ static const char *const found[] = {
     "  %2 = pad %1 before=[0,1,n*-1 + 33] after=[0,1,0] value=0.5 f32[1,n + 2,33]\n"
     "  return %2 as \"y\"\n"
     "}\n",
+    "graph @longest_first<n 1..40>(x f32[41], h f32[], y f32[n]) {\n" /* the less n is, the more there is of it */
+    "  %1 = slice x start=[0] step=[1] f32[n*-1 + 41]\n"
+    "  %2 = exp %1\n"
+    "  %3 = sum %2 axes=[0] f32[1]\n"
+    "  %4 = pad y before=[0] after=[n*-1 + 40] value=0.5 f32[40]\n"
+    "  %k = const 41 i64[]\n"
+    "  region @b(%c f32[], %xt f32[]) {\n"
+    "    %5 = mul %c, 0.5\n"
+    "    %6 = add %5, %xt\n"
+    "    return %6, %5\n"
+    "  }\n"
+    "  %s = scan %k, h, %1 body=@b carry=1 steps=1 length=n*-1 + 41 f32[]\n"
+    "  %ys = proj %s index=1 f32[n*-1 + 41]\n"
+    "  return %3 as \"a\", %4 as \"b\", %s as \"c\", %ys as \"d\"\n"
+    "}\n",
     "graph @border_by_pieces<n 1..2>(x f32[13,n*9]) {\n"
     "  %1 = pad x before=[0,16] after=[0,0] value=1.0 f32[13,n*9 + 16]\n"
     "  %2 = slice %1 start=[0,0] step=[1,1] f32[13,n*9]\n"
