@@ -286,8 +286,8 @@ static bool is_inside(prover *p, const kins *in, int n_open, bool wide, range *x
     return known && ext_never_less(p->t, x->lo, 0) && ext_never_less(p->t, last, x->hi);
 }
 
-/* By mask p->fixed, which no variable changes, taking out of the index's base what of `part` is so many times its expression.
- */
+/* By mask p->fixed, which has no variables: p->by times its expression goes out of the index's base, as often its bounds come
+ * in. That holds for any number from 0 on; `part` of the base, its terms and factors say which ones may help. */
 static bool is_inside_by(prover *p, const kins *in, int n_open, ext part) {
     const ext_row *r = ext_is_lit(part) ? NULL : exts_row(p->t, part);
     range x;

@@ -22,10 +22,10 @@ struct immediate {
     int next_copy;
 };
 
-/* Of a session whose program has control flow: places behind those of nodes, two for each result of an if, while or scan. */
 typedef struct body_nodes {
-    val first, end; /* that there are nodes of the region among */
+    val first, end; /* nodes of a region are in [first, end); others may be, too */
 } body_nodes;
+/* Of a session whose program has control flow: places behind those of nodes, two for each result of an if, while or scan. */
 typedef struct bodies {
     int *first;        /* [graph.nodes.n] the first place of an op */
     body_nodes *nodes; /* [graph.regions.n] */
@@ -33,8 +33,7 @@ typedef struct bodies {
     int n;
 } bodies;
 
-/* immediate_control.c. immediate_bodies: *out stays NULL where there is no control flow; after errors it is to be freed, too.
- */
+/* immediate_control.c. *out stays NULL where there is no control flow; after errors it is to be freed, too. */
 tn_status immediate_bodies(mem m, const graph *g, bodies **out, err *e);
 void immediate_bodies_free(mem m, const graph *g, bodies *b);
 /* The nodes of a region, 0: of the graph itself, in their order. */

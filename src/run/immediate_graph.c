@@ -25,13 +25,7 @@ static tn_status copy_value(tn_graph *g, val from, val to) {
     size_t bytes = drive_value_bytes(g->ir, from);
     buffer *source = g->values.at[from].buf, *copy = g->values.at[to].buf;
     void *host = api->map(g->dev, source);
-    if (host) return api->upload(g->dev, copy, 0, host, bytes, &g->ctx->err);
-    void *tmp = mem_alloc(g->ctx->mem, bytes);
-    if (!tmp) return err_set(&g->ctx->err, TN_ERR_NOMEM, "out of memory: %zu bytes", bytes);
-    tn_status code = api->download(g->dev, source, 0, tmp, bytes, &g->ctx->err);
-    if (!code) code = api->upload(g->dev, copy, 0, tmp, bytes, &g->ctx->err);
-    mem_free(g->ctx->mem, tmp, bytes);
-    return code;
+    return host ? api->upload(g->dev, copy, 0, host, bytes, &g->ctx->err) : immediate_copy(g->imm, copy, 0, source, 0, bytes);
 }
 
 static bool may_change(const graph *g, val v) { return graph_get(g, v)->op == OP_input || graph_get(g, v)->op == OP_state; }

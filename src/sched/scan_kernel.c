@@ -42,9 +42,9 @@ static bool is_next(const fused *f, int32_t buf) {
     return false;
 }
 
-/* Loops directly in one another around instructions without any, and the elements of a row. */
 static ext times(const fused *f, ext x, ext y) { return f->s->g->params ? ext_mul(f->s->g->params, x, y) : x * y; }
 
+/* Loops directly in one another around instructions without any, and the elements of a row. */
 static bool find_loops(fused *f) {
     const kernel *k = f->old->k;
     ext elems = 1;
