@@ -271,8 +271,57 @@ static void test_long_loop_at_once(void **state) {
             tn_tensor y = tn_tanh(out[2]);
             tn_status code = tn_grad(tn_sum(tn_mul(y, tn_neg(w.seen)), TN_ALL_AXES, 0), &w.by, 1, &dx);
             assert_int_equal(code, TN_ERR_INVAL);
+            assert_non_null(strstr(tn_ctx_error(ctx), "operand is of an iteration of a loop without a bound"));
         }
         tn_graph_free(g);
+    }
+}
+
+/* Loops without a bound in one another: values that go from one to the other as views, twice, or from outside stay, and the
+ * graph compiles. */
+static void inside(tn_graph *g, void *ud, const tn_tensor *in, tn_tensor *out) {
+    (void)ud;
+    out[0] = tn_sub(in[0], tn_full(g, TN_I64, TN_SCALAR, 1));
+    out[1] = tn_reshape(tn_reshape(tn_add(in[1], in[2]), TN_DIMS(1, 2)), TN_DIMS(2));
+    out[2] = in[1];
+}
+static void around(tn_graph *g, void *ud, const tn_tensor *in, tn_tensor *out) {
+    tn_tensor init[3] = { tn_full(g, TN_I64, TN_SCALAR, 2), in[1], in[2] }, made[3];
+    tn_while(g, init, 3, is_left, inside, NULL, 0, made);
+    out[0] = tn_sub(in[0], tn_full(g, TN_I64, TN_SCALAR, 1));
+    out[1] = tn_mul_scalar(made[1], 0.5), out[2] = made[2];
+    out[3] = *(tn_tensor *)ud, out[4] = out[1], out[5] = made[1];
+}
+static void test_nested_loops_at_once(void **state) {
+    (void)state;
+    static const float x[2] = { 1, 2 }, y[2] = { 4, -8 };
+    for (int64_t n = 0; n < 5; n++) {
+        tn_graph *g = tn_graph_immediate_on(ctx, "nested", on);
+        tn_tensor a = tn_const(g, TN_F32, TN_DIMS(2), x), b = tn_const(g, TN_F32, TN_DIMS(2), y), out[6];
+        tn_tensor view = tn_reshape(tn_state(g, "s", TN_F32, TN_DIMS(2, 1), x), TN_DIMS(2));
+        tn_tensor init[6] = { tn_const(g, TN_I64, TN_SCALAR, &n), a, b, view, a, view };
+        float want[6][2], got[2];
+        tn_while(g, init, 6, is_left, around, &b, 0, out);
+        for (int i = 0; i < 2; i++) {
+            want[1][i] = want[5][i] = x[i], want[2][i] = y[i], want[3][i] = n ? y[i] : x[i];
+            for (int64_t k = 0; k < n; k++) { /* a, b: twice a + b, a */
+                float c = want[1][i] + want[2][i];
+                want[5][i] = c + want[1][i], want[2][i] = c;
+                want[1][i] = want[5][i] * 0.5f;
+            }
+            want[4][i] = want[1][i];
+        }
+        for (int k = 1; k < 6; k++) {
+            if (tn_tensor_read(out[k], got, sizeof got)) fail_msg("%s, %d: %s", on, k, tn_ctx_error(ctx));
+            assert_memory_equal(got, want[k], sizeof got);
+        }
+        tn_output(tn_add(out[1], out[5]), "sum");
+        tn_program *p;
+        tn_session *s;
+        if (tn_compile(g, NULL, &p) || tn_session_new(p, &s)) fail_msg("%s", tn_ctx_error(ctx));
+        if (tn_run(s, TN_BIND({ "sum", got }))) fail_msg("%s", tn_session_error(s));
+        for (int i = 0; i < 2; i++) assert_true(got[i] == want[1][i] + want[5][i]);
+        tn_session_free(s), tn_program_free(p), tn_graph_free(g);
     }
 }
 
@@ -365,6 +414,7 @@ int main(void) {
         cmocka_unit_test(test_states),
         cmocka_unit_test(test_long_loop),
         cmocka_unit_test(test_long_loop_at_once),
+        cmocka_unit_test(test_nested_loops_at_once),
         cmocka_unit_test(test_values_stay),
         cmocka_unit_test(test_training),
         cmocka_unit_test(test_missing_device),
