@@ -474,8 +474,8 @@ static bool is_literal(const kernel *k, const kins *in) {
     return literal;
 }
 
-/* A kernel for GPUs whose loops go through the extents of their variables, which are literals: no other values reach further.
- */
+/* A kernel for GPUs whose loops go through the extents of their variables, which are literals: no other values reach further,
+ * in buffers that are as large as any values make them. */
 static int check_widest(const kernel *k, str *out) {
     kernel *o = (kernel *)(uintptr_t)kernel_at_most(k, k->a); /* its own */
     bool widened = false;
@@ -485,6 +485,7 @@ static int check_widest(const kernel *k, str *out) {
         o->ins.at[i].hi = k->vars.at[in->var].extent;
         widened |= in->par == PAR_BLOCKS;
     }
+    for (int b = 0; b < k->bufs.n; b++) o->bufs.at[b].elems = ext_hi(k->params, k->bufs.at[b].elems);
     int64_t all = 0;
     for (int i = 1; i < k->ins.n && widened; i++) {
         kins *nest = &o->ins.at[i];

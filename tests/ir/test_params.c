@@ -280,6 +280,12 @@ static const struct {
     { "kernel @k<n 1..9>(b0 out f32[9]) scalar {\n var i = 9\n loop i = $n - 4 .. $n step 1\n end\n}", "outside the variable" },
     { "kernel @k<n 8..64 by 4>(b0 out f32[64]) tiled {\n var i = $n\n loop i = 0 .. $n step 8\n end\n}", "last step" },
     { "kernel @k<n 8..64 by 8>(b0 out f32[64]) tiled {\n var i = $n\n loop i = 0 .. $n step 8\n end\n}", NULL },
+    { "kernel @k<n 1..9>(b0 out f32[$n*-6 + 60]) tiled blocks ceil(($n*-6 + 60) / 32) threads 32 {\n var i = 54 row\n"
+      " %1 = const 1  f32\n loop i = 0 .. $n*-6 + 60 step 1 grid-threads\n store b0[i], %1  f32\n end\n}",
+      NULL }, /* the largest n makes it least */
+    { "kernel @k<n 1..9>(b0 out f32[$n*-6 + 60]) tiled blocks ceil(($n*-6 + 60) / 32) threads 32 {\n var i = 54 row\n"
+      " %1 = const 1  f32\n loop i = 0 .. $n*-6 + 60 step 1 grid-threads\n store b0[i + 1], %1  f32\n end\n}",
+      "" },
     { "kernel @k<n 1..9>(b0 out f32[$n]) tiled parallel i {\n var i = $n row\n %1 = const 1  f32\n loop i = 0 .. $n step 1 "
       "parallel\n store b0[0], %1  f32\n end\n}",
       "" },
