@@ -49,7 +49,8 @@ bool kernel_boxes(const kernel *k, reg r, kmaps *maps, kboxes *out, str *why);
 bool kernel_maps(const kernel *k, kmaps *out, int *stages, str *why);
 
 /* What a thread block does where thread blocks take turns (kernel.turns): it asks for the first blocks of its next part when
- * all have its last products, before it writes the results of this one, which lie elsewhere then. */
+ * all have its last products, before it writes the results of this one, which lie elsewhere then; or, where these have memory
+ * of their own, as soon as the last turn of the loop is done with a stage. */
 enum { KERNEL_MOST_FIRST = 8 };
 typedef struct kturns {
     reg open, first, first_end; /* the nest over thread blocks; copies in [first, first_end) are those first ones */

@@ -4,7 +4,7 @@
  * many bytes will come and asks for the boxes. Who waits for copies waits for the stage that the next matrix lies in; a bit of
  * `phases` says which of its fillings, one after the other, that is. What is sent from shared memory is seen by what sends it
  * before threads meet, and read from there when they meet again - but for as many runs as it has other places - when the thread
- * block's next part begins, and at the end. */
+ * block's next part begins (where results lie apart: when that has its last products), and at the end. */
 #include "emit/clike/clike.h"
 
 static const char functions[] =
