@@ -63,8 +63,8 @@ static void any_field(rng *r, const kernel *k, kins *in, const kfield *f) {
     case FIELD_WHOLE:
         *(int64_t *)at = f->lo == INT64_MIN ? any_number(r) : f->lo + (int64_t)rng_below(r, range);
         break;
-    case FIELD_EXT:
-        *(ext *)at = any_number(r);
+    case FIELD_EXT: /* what is left out of the text is 0 */
+        *(ext *)at = range ? f->lo + (ext)rng_below(r, 1 << 20) : any_number(r);
         break;
     case FIELD_PACKED:
         in->packed = (uint8_t)(2 + rng_below(r, 3));

@@ -809,7 +809,12 @@ void clike_scatter(clike *e, const kins *in) {
     if (is_small(e, in))
         str_addf(e->out, "if ((uint32_t)v%u < %lldU) {", in->dyn, (long long)in->dyn_n);
     else
-        str_addf(e->out, "if ((uint64_t)v%u < (uint64_t)", in->dyn), print_wide(e, in->dyn_n), str_add(e->out, ") {");
+        str_addf(e->out, "if ((uint64_t)v%u < ", in->dyn);
+    if (ext_is_lit(in->dyn_n))
+        str_addf(e->out, "%lldU%s", (long long)in->dyn_n, e->l->wide_end);
+    else
+        str_add(e->out, "(uint64_t)"), clike_ext(e, in->dyn_n);
+    str_add(e->out, ") {");
     for (int l = 0; l < in->lanes; l += n) {
         str_add(e->out, " ");
         if (in->n_mask) {
