@@ -72,6 +72,16 @@ static bool print_near(clike *e, const kins *in, int lane) {
     return true;
 }
 
+/* Whether a scatter's place is inside. */
+static void print_inside(clike *e, const kins *in) {
+    str_addf(e->out, "if ((uint64_t)v%u < ", in->dyn);
+    if (ext_is_lit(in->dyn_n))
+        str_addf(e->out, "%lldU%s", (long long)in->dyn_n, e->l->wide_end);
+    else
+        str_add(e->out, "(uint64_t)"), clike_ext(e, in->dyn_n);
+    str_add(e->out, ") {");
+}
+
 static void print_wide(clike *e, ext x) {
     if (ext_is_lit(x))
         str_addf(e->out, "%lld%s", (long long)x, e->l->wide_end);
@@ -809,12 +819,7 @@ void clike_scatter(clike *e, const kins *in) {
     if (is_small(e, in))
         str_addf(e->out, "if ((uint32_t)v%u < %lldU) {", in->dyn, (long long)in->dyn_n);
     else
-        str_addf(e->out, "if ((uint64_t)v%u < ", in->dyn);
-    if (ext_is_lit(in->dyn_n))
-        str_addf(e->out, "%lldU%s", (long long)in->dyn_n, e->l->wide_end);
-    else
-        str_add(e->out, "(uint64_t)"), clike_ext(e, in->dyn_n);
-    str_add(e->out, ") {");
+        print_inside(e, in);
     for (int l = 0; l < in->lanes; l += n) {
         str_add(e->out, " ");
         if (in->n_mask) {
