@@ -337,16 +337,17 @@ static bool find_results(const kernel *k, const kboxes *last, kturns *out) {
     return at >= 0 && (late ? !apart && end[1] <= end[0] : apart > 0);
 }
 
-bool kernel_ends_in_last_turn(const kernel *k, const kboxes *b) {
-    if (b->n_mask != 1 || b->mask->lo || b->mask->e.n != 1) return false;
-    const affine *e = &b->mask->e;
-    for (reg r = 1; r < (reg)k->ins.n; r++) {
-        const kins *in = &k->ins.at[r];
-        if (in->op != K_LOOP || in->var != e->t[0].var) continue;
-        int64_t last = e->base + e->t[0].coef * (in->hi - in->step);
-        return in->par == PAR_SERIAL && e->t[0].coef > 0 && last >= b->mask->hi && last - e->t[0].coef * in->step < b->mask->hi;
-    }
-    return false;
+reg kernel_ends_in_last_turn(const kernel *k, reg r, const kboxes *b) {
+    int depth = 0;
+    while (--r > 0 && (k->ins.at[r].op != K_LOOP || depth > 0)) /* the loop around it */
+        depth += k->ins.at[r].op == K_END ? 1 : k->ins.at[r].op == K_LOOP ? -1 : 0;
+    const kins *loop = &k->ins.at[r];
+    if (!r || loop->par != PAR_SERIAL || b->n_mask != 1 || b->mask->lo || b->mask->e.n != 1) return 0;
+    kterm t = b->mask->e.t[0];
+    int64_t step, last;
+    bool fits = t.var == loop->var && t.coef > 0 && size_mul(t.coef, loop->step, &step) &&
+                size_mul(t.coef, loop->hi - loop->step, &last) && !__builtin_add_overflow(last, b->mask->e.base, &last);
+    return fits && last >= b->mask->hi && last - step < b->mask->hi ? r : 0;
 }
 
 bool kernel_turns(const kernel *k, kturns *out, str *why) {
@@ -354,8 +355,9 @@ bool kernel_turns(const kernel *k, kturns *out, str *why) {
     kmaps maps = { .n = 0 };
     kboxes boxes = { .n = 0 }, one;
     int serial = 0, *open = ARENA_ARRAY(k->a, int, k->ins.n + 1), depth = 0;
-    reg done = 0, nests = 0;
-    uint32_t freed = 0; /* stages, by the last turn */
+    reg done = 0, nests = 0, products = 0, loop;
+    uint32_t freed = 0; /* stages, by the last turn .. */
+    int end = k->ins.n; /* .. of a loop up to there */
     str_add(why, problem);
     *out = (kturns){ 0 };
     if (k->params || k->cluster || k->turns < 1 || k->turns >= k->grid_blocks) {
@@ -374,15 +376,17 @@ bool kernel_turns(const kernel *k, kturns *out, str *why) {
         if (in->op == K_BARRIER && done && !serial && !out->again) out->again = r;
         if (kernel_is_sent(k, in)) continue;
         if (in->op == K_MATRIX || kernel_is_bulk(in)) done = out->again = 0;
+        if (in->op == K_MATRIX) products = r;
         if (in->op == K_BARRIER && in->mode != BARRIER_BLOCK) nests = 2;
         if (!kernel_is_bulk(in)) continue;
         if (!kernel_boxes(k, r, &maps, &one, why)) return false;
         if (!out->first_end) {
             if (serial || one.n_mask || one.stage != (out->first ? boxes.stage + 1 : 0)) nests = 2;
+            if (one.stage >= KERNEL_MOST_FIRST) nests = 2;
             if (!out->first) out->first = r;
             boxes = one;
-        } else if (kernel_ends_in_last_turn(k, &one))
-            freed |= 1u << one.stage;
+        } else if (one.stage < KERNEL_MOST_FIRST && (loop = kernel_ends_in_last_turn(k, r, &one)) != 0)
+            freed |= 1u << one.stage, end = kernel_loop_end(k, (int)loop);
         r = one.end - 1;
     }
     if (nests != 1 || !out->first || !out->again || !find_results(k, &boxes, out)) {
@@ -391,6 +395,6 @@ bool kernel_turns(const kernel *k, kturns *out, str *why) {
             "it is no product whose blocks come in boxes, in stages, and whose results are staged beside the first of them");
         return false;
     }
-    out->streams = out->apart && freed == (2u << boxes.stage) - 1;
+    out->streams = out->apart && freed == (2u << boxes.stage) - 1 && (int)products < end; /* which read no stage that is free */
     return true;
 }

@@ -59,6 +59,7 @@ typedef struct kturns {
     int64_t late;        /* not apart: where the memory of what lies late begins, instead of at 0 */
 } kturns;
 bool kernel_turns(const kernel *k, kturns *out, str *why);
-bool kernel_ends_in_last_turn(const kernel *k, const kboxes *b); /* a run that the last turn of its loop alone leaves out */
+/* The loop around run r whose last turn alone leaves it out, or 0. */
+reg kernel_ends_in_last_turn(const kernel *k, reg r, const kboxes *b);
 
 #endif

@@ -33,7 +33,6 @@ typedef struct link { /* a kernel, with so many loops over rows shared */
     double inside[N_ROWS]; /* as part of a chain, a thread block having 1 << i rows; */
     double clustered;      /* of one by clusters of thread blocks, besides its contraction: */
     row_contraction layer; /* that; n = 0: it has none */
-    bool running;          /* running sums of rows, for which a thread block has a form of its own */
     int64_t kept; /* elements of a row that each thread can keep its share of: of all nests; 0: its rows are not such */
 } link;
 
@@ -57,9 +56,6 @@ static const link *link_make(const plan *p, const pkernel *pk, int shared, const
     l.alone = vertical_alone(k, t), l.among = vertical_among(k, t);
     for (int i = 0; i < N_ROWS; i++) l.inside[i] = vertical_inside(k, shared, row_count(k, shared), 1 << i, t);
     l.clustered = vertical_clustered(k, shared, row_count(k, shared), t, &l.layer);
-    recipe r = recipe_make(kernel_clone(k, p->a), t);
-    recipe_fuse_loops(&r);
-    l.running = gpu_has_running_rows(r.k, &(int64_t){ 0 });
     l.kept = shared ? kept_elems(k, shared) : 0;
     return arena_copy(p->a, &l, sizeof l);
 }
@@ -77,12 +73,19 @@ typedef struct chooser {
     int most_args;      /* of a kernel */
     const link **links; /* [kernels x (ROW_MOST_SHARED + 1)], made when they are needed */
     row_uses uses;
+    bool *running;  /* [kernels] running sums of rows, for which a thread block has a form of its own */
     double *shapes; /* [n_shapes] what the contractions of a chain take by clusters, together; */
     double *layer;  /* and the one of layer_n x layer_depth for layer_rows rows: most layers of a network are alike */
     int n_shapes;
     int64_t layer_n, layer_depth, layer_rows;
     VEC(pkernel) out;
 } chooser;
+
+static bool is_running(const kernel *k, arena *a, const target *t) {
+    recipe r = recipe_make(kernel_clone(k, a), t);
+    recipe_fuse_loops(&r);
+    return gpu_has_running_rows(r.k, &(int64_t){ 0 });
+}
 
 static const link *link_of(chooser *w, int i, int shared) {
     const link **l = &w->links[i * (ROW_MOST_SHARED + 1) + shared];
@@ -145,7 +148,7 @@ static double grow(chooser *w, int first, int shared, chain *out, const char **o
         const kernel *k = p->kernels.at[i].k;
         if (!row_same(k0, k, shared)) break;
         const link *l = link_of(w, i, shared);
-        if (l->running) *out_end = "its rows are running sums, which a thread block makes at once";
+        if (w->running[i]) *out_end = "its rows are running sums, which a thread block makes at once";
         if (*out_end || (*out_end = row_objection(&c, &l->row, k, w->room, w->most_args))) break;
         double kept = add_kept(&rows, &c, l, k, w->t);
         row_append(&c, &l->row, k);
@@ -311,6 +314,8 @@ void fuse_vertically(plan *p, const target *t) {
     w.shapes = ARENA_ARRAY(p->a, double, RECIPE_CLUSTER_SHAPES);
     w.layer = ARENA_ARRAY(p->a, double, RECIPE_CLUSTER_SHAPES);
     w.uses = row_find_uses(p);
+    w.running = ARENA_ARRAY(p->a, bool, p->kernels.n + 1);
+    for (int i = 0; i < p->kernels.n; i++) w.running[i] = is_running(kernel_at_most(p->kernels.at[i].k, p->a), p->a, t);
     for (int i = 0; i < p->kernels.n;) {
         chain best = { .row.n = 1 };
         double most = 0;

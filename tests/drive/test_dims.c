@@ -124,6 +124,31 @@ static bool agrees(graph *g, trial *x) {
     return ok;
 }
 
+/* Loops that become a kernel each: forward, backward and of halves. */
+#define SCANS                                                                                                                  \
+    "  region @b(%c f32[n,5], %xt f32[n,5]) {\n"                                                                               \
+    "    %1 = mul %c, 0.5\n"                                                                                                   \
+    "    %2 = add %1, %xt\n"                                                                                                   \
+    "    %3 = tanh %2\n"                                                                                                       \
+    "    return %3, %2\n"                                                                                                      \
+    "  }\n"                                                                                                                    \
+    "  %s = scan %k, h, x body=@b carry=1 steps=1 length=m f32[n,5]\n"                                                         \
+    "  %ys = proj %s index=1 f32[m,n,5]\n"                                                                                     \
+    "  region @r(%c2 f32[n,5], %y2 f32[n,5], %x2 f32[n,5]) {\n"                                                                \
+    "    %4 = sub %c2, %y2\n"                                                                                                  \
+    "    %5 = mul %4, %x2\n"                                                                                                   \
+    "    return %5, %4\n"                                                                                                      \
+    "  }\n"                                                                                                                    \
+    "  %t = scan %k, %s, %ys, x body=@r carry=1 steps=2 length=m reverse=1 f32[n,5]\n"                                         \
+    "  %zs = proj %t index=1 f32[m,n,5]\n"                                                                                     \
+    "  %z = const 0.0 f16[n]\n"                                                                                                \
+    "  region @h(%c3 f16[n], %w3 f16[n]) {\n"                                                                                  \
+    "    %6 = add %c3, %w3\n"                                                                                                  \
+    "    return %6\n"                                                                                                          \
+    "  }\n"                                                                                                                    \
+    "  %q = scan %k, %z, w body=@h carry=1 steps=1 length=m f16[n]\n"                                                          \
+    "  return %s as \"a\", %ys as \"b\", %t as \"c\", %zs as \"d\", %q as \"e\"\n"
+
 /* What random graphs found, reduced. */
 static const char *const found[] = {
     "graph @empty_mask<n 1..31>(x f32[n,3]) {\n" /* the border's own elements are cut off again */
@@ -253,55 +278,9 @@ static const char *const found[] = {
     "}\n",
     /* all iterations in a kernel, forward, backward and of halves; and fewer than there are slices */
     "graph @one_launch<n 1..9, m 0..7>(x f32[m,n,5], h f32[n,5], w f16[m,n]) {\n"
-    "  %k = const 7 i64[]\n"
-    "  region @b(%c f32[n,5], %xt f32[n,5]) {\n"
-    "    %1 = mul %c, 0.5\n"
-    "    %2 = add %1, %xt\n"
-    "    %3 = tanh %2\n"
-    "    return %3, %2\n"
-    "  }\n"
-    "  %s = scan %k, h, x body=@b carry=1 steps=1 length=m f32[n,5]\n"
-    "  %ys = proj %s index=1 f32[m,n,5]\n"
-    "  region @r(%c2 f32[n,5], %y2 f32[n,5], %x2 f32[n,5]) {\n"
-    "    %4 = sub %c2, %y2\n"
-    "    %5 = mul %4, %x2\n"
-    "    return %5, %4\n"
-    "  }\n"
-    "  %t = scan %k, %s, %ys, x body=@r carry=1 steps=2 length=m reverse=1 f32[n,5]\n"
-    "  %zs = proj %t index=1 f32[m,n,5]\n"
-    "  %z = const 0.0 f16[n]\n"
-    "  region @h(%c3 f16[n], %w3 f16[n]) {\n"
-    "    %6 = add %c3, %w3\n"
-    "    return %6\n"
-    "  }\n"
-    "  %q = scan %k, %z, w body=@h carry=1 steps=1 length=m f16[n]\n"
-    "  return %s as \"a\", %ys as \"b\", %t as \"c\", %zs as \"d\", %q as \"e\"\n"
-    "}\n",
+    "  %k = const 7 i64[]\n" SCANS "}\n",
     "graph @less_often<n 1..9, m 0..7>(x f32[m,n,5], h f32[n,5], w f16[m,n]) {\n"
-    "  %k = const 4 i64[]\n"
-    "  region @b(%c f32[n,5], %xt f32[n,5]) {\n"
-    "    %1 = mul %c, 0.5\n"
-    "    %2 = add %1, %xt\n"
-    "    %3 = tanh %2\n"
-    "    return %3, %2\n"
-    "  }\n"
-    "  %s = scan %k, h, x body=@b carry=1 steps=1 length=m f32[n,5]\n"
-    "  %ys = proj %s index=1 f32[m,n,5]\n"
-    "  region @r(%c2 f32[n,5], %y2 f32[n,5], %x2 f32[n,5]) {\n"
-    "    %4 = sub %c2, %y2\n"
-    "    %5 = mul %4, %x2\n"
-    "    return %5, %4\n"
-    "  }\n"
-    "  %t = scan %k, %s, %ys, x body=@r carry=1 steps=2 length=m reverse=1 f32[n,5]\n"
-    "  %zs = proj %t index=1 f32[m,n,5]\n"
-    "  %z = const 0.0 f16[n]\n"
-    "  region @h(%c3 f16[n], %w3 f16[n]) {\n"
-    "    %6 = add %c3, %w3\n"
-    "    return %6\n"
-    "  }\n"
-    "  %q = scan %k, %z, w body=@h carry=1 steps=1 length=m f16[n]\n"
-    "  return %s as \"a\", %ys as \"b\", %t as \"c\", %zs as \"d\", %q as \"e\"\n"
-    "}\n",
+    "  %k = const 4 i64[]\n" SCANS "}\n",
     /* windows along dims, and what was taken of them put back: apart, in blocks, few and many offsets */
     "graph @windows<n 1..20, m 1..5>(x f32[m,n,5], y f32[n,40], z f16[n,3]) {\n"
     "  %1 = pad x before=[0,2,0] after=[0,2,0] value=0.0 f32[m,n + 4,5]\n"

@@ -146,7 +146,7 @@ bool clike_bulk_copy(clike *e, reg r) {
         if (!b.sent) e->bulk.elems[x->buf] = x->elems;
     }
     str_add(e->out, b.sent ? " end_sending(); }\n" : " }\n");
-    if (e->bulk.turns.streams && !b.sent && kernel_ends_in_last_turn(e->k, &b)) {
+    if (e->bulk.turns.streams && !b.sent && kernel_ends_in_last_turn(e->k, r, &b)) {
         clike_line(e);
         str_add(e->out, "else ");
         print_next(e, b.stage, b.stage + 1);
