@@ -7,12 +7,13 @@
  * after the other as the stores leave the core, which takes longer than the sums (the gradient of the weights of a convolution
  * 3x3 7x7x512, 49 terms: a tenth). So is what sums are added to, or a parameter that they change: it is loaded where it is
  * used, behind the sums, which need the registers. Rows of an operand whose lines are few and come from beyond the second cache
- * are fetched a tile ahead: the processor sees no stream in them. */
+ * are fetched a tile ahead: the processor sees no stream in them. Panels are read from end to end: what comes some bytes later
+ * is fetched, also where it is another page, at whose end processors wait. */
 #include "loop/loop.h"
 #include "loop/schedule.h"
 #include "machine/machine.h"
 
-enum { MOST_STREAMS = 4, MOST_LINES = 8, MOST_RESULTS = 32 };
+enum { MOST_STREAMS = 4, MOST_LINES = 8, MOST_RESULTS = 32, MOST_AHEAD = 1 << 20 };
 
 typedef struct rows { /* a row loop and the loops directly in it */
     int loop, end;
@@ -221,6 +222,42 @@ bool step_prefetch_results(kernel **kk, const loop_step *s, str *why) {
     }
     if (next && !any) return step_refuse(why, "no loop of a contraction reads b%d word by word, in few lines for a tile", buf);
     return any || step_refuse(why, "b%d is not read or written in vectors behind the loop of a contraction", buf);
+}
+
+/* The line of what is read n bytes behind the load; false: one of `from` .. at - 1 fetches it already. */
+static bool ahead_of(const kernel *k, int from, int at, int64_t n, kins *out) {
+    const kins *in = &k->ins.at[at];
+    int64_t size = (int64_t)dtype_size((tn_dtype)in->src);
+    *out = fetch(in, in->src, affine_offset(in->idx, n / size), PREFETCH_L1);
+    for (int i = from; i < at; i++) {
+        const kins *x = &k->ins.at[i];
+        int64_t apart = out->idx.base - x->idx.base;
+        if (x->op == K_PREFETCH && x->buf == in->buf && apart >= 0 && apart * size < MACHINE_LINE_BYTES &&
+            affine_equal(affine_offset(x->idx, apart), out->idx))
+            return false;
+    }
+    return true;
+}
+
+bool step_prefetch_ahead(kernel **kk, const loop_step *s, str *why) {
+    kernel *k = *kk;
+    int buf = step_buf(k, s, 0, why), any = 0;
+    int64_t n = s->arg[1].n;
+    if (buf < 0) return false;
+    if (n < MACHINE_LINE_BYTES || n > MOST_AHEAD)
+        return step_refuse(why, "%lld bytes: expected %d to %d", (long long)n, MACHINE_LINE_BYTES, MOST_AHEAD);
+    if (!k->bufs.at[buf].panels) return step_refuse(why, "b%d does not lie in the order of the loops", buf);
+    for (int i = 1, from = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        kins line;
+        if (in->op == K_LOOP || in->op == K_END) from = i;
+        if (in->op != K_LOAD || in->buf != buf || in->lanes < 2 || in->lane_stride != 1 || in->n_mask || in->dyn ||
+            !ahead_of(k, from, i, n, &line))
+            continue;
+        loop_insert(k, i, &line, 1);
+        i++, any++;
+    }
+    return any || step_refuse(why, "b%d is not read in vectors", buf);
 }
 
 bool step_prefetch_rows(kernel **kk, const loop_step *st, str *why) {

@@ -47,6 +47,7 @@ static bool is_free(const kernel *k, const loop_step *s, bool parts) {
     case STEP_skip_masked:
     case STEP_prefetch_rows:
     case STEP_prefetch_results:
+    case STEP_prefetch_ahead:
     case STEP_nontemporal:
         return true;
     default:

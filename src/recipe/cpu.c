@@ -20,6 +20,7 @@ kernel *recipe_cpu(kernel *k, const target *t, const schedule **out) {
     }
     recipe_sparse(&r);
     recipe_prefetch(&r);
+    recipe_prefetch_panels(&r);
     recipe_nontemporal(&r);
     if (out) *out = r.s;
     return r.k;

@@ -1,6 +1,7 @@
 /* memory.c - what is fetched ahead, and what is written past the caches. In: tiled form. */
 #include "recipe/recipe.h"
 
+enum { AHEAD = 8 << 10 /* bytes: two pages, beyond which a processor does not follow a stream by itself */ };
 enum { MOST_TERMS = 512, LEAST_TERMS = 64 /* where a slice of a stack, which is new in each iteration, comes meanwhile */ };
 
 static uint64_t bytes_of(const kbuf *b) { return (uint64_t)b->elems * dtype_size((tn_dtype)b->dtype); }
@@ -23,6 +24,22 @@ void recipe_prefetch(recipe *r) {
             recipe_try(r, "prefetch_results b%d next", b);
     }
     if (k->bytes_read + k->bytes_written > (uint64_t)r->t->l1_bytes) recipe_try(r, "prefetch_rows");
+}
+
+/* Panels of weights (lay_out.c) come from memory, and a group's arithmetic takes as long as they do: each buffer is fetched as
+ * far ahead as the others. (One core of a Zen 5, Llama-3.2-1B's sizes, 4 bits, 8 layers: 13.8 to 11.3 ms; 1 KB ahead 14.1, 2
+ * KB 12.7, 4 KB 11.6, 16 KB 11.4.) */
+void recipe_prefetch_panels(recipe *r) {
+    const kernel *k = r->k;
+    uint64_t most = 0;
+    for (int b = 0; b < k->bufs.n; b++)
+        if (k->bufs.at[b].panels && bytes_of(&k->bufs.at[b]) > most) most = bytes_of(&k->bufs.at[b]);
+    if (!r->laid_out || most <= (uint64_t)r->t->l1_bytes) return;
+    for (int b = 0; b < k->bufs.n; b++) {
+        uint64_t ahead = bytes_of(&k->bufs.at[b]) * AHEAD / most, line = MACHINE_LINE_BYTES;
+        if (k->bufs.at[b].panels)
+            recipe_try(r, "prefetch_ahead b%d %lld", b, (long long)(ahead < line ? line : ahead / line * line));
+    }
 }
 
 void recipe_nontemporal(recipe *r) {

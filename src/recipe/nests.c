@@ -35,7 +35,7 @@ static void tile_nest(nests *w, const knest *at) {
     int n_vars = r.k->vars.n;
     recipe_tile_nest(&r);
     if (!at->rest) *like = tile_like(r.k, n_vars);
-    w->tiled[n] = r.k, w->steps[n] = *r.s;
+    w->tiled[n] = r.k, w->steps[n] = *r.s, w->r->laid_out |= r.laid_out;
     w->steps[n].name = NULL;
 }
 

@@ -125,6 +125,7 @@ void recipe_sparse(recipe *r);
 
 /* memory.c: what is fetched ahead; what is written past the caches. */
 void recipe_prefetch(recipe *r);
+void recipe_prefetch_panels(recipe *r);
 void recipe_nontemporal(recipe *r);
 
 /* cpu.c: the schedule of a kernel for the processor, and the kernel that it makes. *out may be NULL. */

@@ -303,6 +303,7 @@ static const char *random_step(const kernel *k, rng *r, arena *a) {
     case STEP_join_bytes:
     case STEP_prefetch_results:
         return arena_printf(a, "%s b%d", name, b);
+    case STEP_prefetch_ahead:
     case STEP_nontemporal:
         return arena_printf(a, "%s b%d 64", name, b);
     case STEP_scan_rows:
