@@ -175,6 +175,14 @@ static kvar row_of_words(const tile_chooser *c, const kins *a, const kins *b, kv
     return loop_slides_along(c->k, x, weight, in[-1].var);
 }
 
+/* One row of panels has a sum a vector, each of which waits for itself: two parts of each do not, every second term in one. */
+static void part_sums(tile_chooser *c) {
+    const kins *in = c->dot;
+    while (in->op != K_LOOP) in--;
+    const kvar_info *v = &c->k->vars.at[in->var];
+    if (v->reduce && v->extent % 2 == 0) c->role[in->var] = (krole){ 2, 1 };
+}
+
 void tile_contraction(tile_chooser *c, kvar vec, int64_t columns, bool joined) {
     const kernel *k = c->k;
     int64_t nvec = (columns + c->lanes - 1) / c->lanes;
@@ -209,6 +217,7 @@ void tile_contraction(tile_chooser *c, kvar vec, int64_t columns, bool joined) {
         }
     if (tile_fits(c, c->r->rows, c->r->vectors)) best_mr = c->r->rows, best_nv = c->r->vectors;
     c->role[vec] = (krole){ best_nv, c->lanes };
+    if (c->r->lone && c->t->n_vector_regs >= 32) part_sums(c);
     if (row >= 0) c->role[row] = (krole){ best_mr, 1 };
 }
 
