@@ -15,19 +15,33 @@ int loop_only_load(const kernel *k, int buf) {
     return found;
 }
 
-/* All loops that the index knows, the outermost first, but `last`. In front of that, those that walk through the value as one
- * are one of the layout: it is the same however they were cut. */
-static int list_loops(const kernel *k, int at, kvar last, kpanels *x, kvar *vars) {
+/* All loops that the index knows, the outermost first, but `last` behind all others. With that, rows of the value come in their
+ * order, however their loops are nested, for one layout serves all kernels. Returns how many, or 0. */
+static int list_vars(const kernel *k, int at, kvar last, kvar *vars /* [PANEL_LOOPS] */) {
     const kins *load = &k->ins.at[at];
-    int *open = ARENA_ARRAY(k->a, int, k->ins.n + 1), depth = kernel_open_loops(k, (reg)at, open), n = 0, m = 0;
+    int *open = ARENA_ARRAY(k->a, int, k->ins.n + 1), depth = kernel_open_loops(k, (reg)at, open), n = 0;
     for (int i = 0; i <= depth; i++) {
         kvar v = i < depth ? k->ins.at[open[i]].var : last;
-        if (v < 0 || (i < depth && v == last) || !affine_coef(load->idx, v)) continue;
+        int64_t step = v < 0 ? 0 : affine_coef(load->idx, v);
+        if (!step || (i < depth && v == last)) continue;
         if (n == PANEL_LOOPS || !ext_is_lit(k->vars.at[v].extent) || k->vars.at[v].role.lanes > 1) return 0;
-        kstep s = { k->vars.at[v].extent, affine_coef(load->idx, v) }, *outer = m ? &x->loops[m - 1] : NULL;
-        vars[n++] = v;
-        if (last >= 0 && v != last && s.extent == 1) continue;
-        if (last >= 0 && v != last && outer && outer->step == s.extent * s.step)
+        int to = n++;
+        while (to > 0 && last >= 0 && v != last && k->vars.at[v].row && k->vars.at[vars[to - 1]].row &&
+               affine_coef(load->idx, vars[to - 1]) < step)
+            vars[to] = vars[to - 1], to--;
+        vars[to] = v;
+    }
+    return n;
+}
+
+/* Their layout. In front of `last`, those that walk through the value as one are one: it is the same however they were cut. */
+static int list_loops(const kernel *k, int at, kvar last, kpanels *x, kvar *vars) {
+    const kins *load = &k->ins.at[at];
+    int n = list_vars(k, at, last, vars), m = 0;
+    for (int i = 0; i < n; i++) {
+        kstep s = { k->vars.at[vars[i]].extent, affine_coef(load->idx, vars[i]) }, *outer = m ? &x->loops[m - 1] : NULL;
+        if (last >= 0 && vars[i] != last && s.extent == 1) continue;
+        if (last >= 0 && vars[i] != last && outer && outer->step == s.extent * s.step)
             outer->extent *= s.extent, outer->step = s.step;
         else
             x->loops[m++] = s;
