@@ -1,6 +1,6 @@
-/* lay_out.c - weights of a byte or less, of which each result has a row [out,in], become panels of as many results as four
- * vectors, with their scales beside them: lanes are neighbouring results, an input is one number for all of them, and a panel
- * is read from end to end. Panels are the same for any number of rows, so that programs share weights. In and out: scalar form.
+/* lay_out.c - weights of a byte or less, [out,in] or [in,out], become panels of as many results as four vectors, with their
+ * scales beside them: lanes are neighbouring results, an input is one number for all of them, and a panel is read from end to
+ * end. Panels are the same for any number of rows, so that programs share weights. In and out: scalar form.
  *
  * Along a row of bytes, lanes would be neighbouring inputs, and each vector of weights would be widened (one core of a Zen 4,
  * 128 weights of 4 bits: 22 cycles by rows, 14 by panels, whose bytes are words (step join_bytes)). Not what other kernels read
@@ -76,7 +76,7 @@ void recipe_lay_out(recipe *r) {
             continue;
         const kins *load = &k->ins.at[x.load];
         bool *buf = ARENA_ARRAY(k->a, bool, k->bufs.n + 1), one = true;
-        if (dtype_size((tn_dtype)load->src) != 1 || affine_coef(load->idx, v) < 2 || !mark_bufs(k, &x, v, buf)) continue;
+        if (dtype_size((tn_dtype)load->src) != 1 || affine_coef(load->idx, v) < 1 || !mark_bufs(k, &x, v, buf)) continue;
         for (kvar u = 0; u < k->vars.n; u++) one = one && (!k->vars.at[u].row || (x.vars >> u & 1));
         const char *name = k->vars.at[v].name;
         int n = k->bufs.n;
