@@ -156,12 +156,18 @@ typedef struct {
     int group;     /* 0: the type has no groups */
     int bits;      /* 4: numbers are 0 .. 15 with least values, -8 .. 7 without them; else 8 */
     int has_least; /* 0: least values are 0, and are not written */
+    int block; /* 0: scales and least values are f16 in the file. Else whole numbers, times an f16 for each `block` elements */
 } tn_io_gguf_groups;
 TN_API tn_io_gguf_groups tn_io_gguf_groups_of(tn_io_gguf_type type);
 /* Elements from .. from + n - 1, which are whole blocks of the file (rows are). */
 TN_API TN_CHECK tn_status tn_io_gguf_read_groups(tn_ctx *ctx, const tn_io_gguf_tensor *t, size_t from, size_t n,
                                                  int8_t *numbers /* [n] */, float *scales /* [n/group] */,
                                                  float *least /* [n/group] */);
+/* Of the same elements, scales and least values as the file has them: the bits of f16, one for each `block` elements, and of
+ * these each group's whole numbers; without blocks one for each group, and the last two arguments are not looked at. */
+TN_API TN_CHECK tn_status tn_io_gguf_read_scales(tn_ctx *ctx, const tn_io_gguf_tensor *t, size_t from, size_t n,
+                                                 uint16_t *scales, uint16_t *least, int8_t *whole_scales /* [n/group] */,
+                                                 int8_t *whole_least /* [n/group] */);
 /* n numbers of f32, f16 or bf16 as f32; data may lie at any address. */
 TN_API TN_CHECK tn_status tn_io_to_f32(tn_ctx *ctx, tn_dtype dtype, const void *data, size_t n, float *out);
 

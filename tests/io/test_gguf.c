@@ -172,7 +172,9 @@ static void add_number(void *ud, double number) { *(double *)ud = *(double *)ud 
 /* Whole numbers times scales and least values, row by row, are what the array has. */
 static void check_groups(tn_ctx *ctx, const tn_io_gguf_tensor *w, const float *want) {
     static int8_t n[COLUMNS];
-    static float scale[COLUMNS], least[COLUMNS];
+    static float scale[COLUMNS], least[COLUMNS], of[2][COLUMNS];
+    static int8_t whole[2][COLUMNS];
+    static uint16_t half[2][COLUMNS];
     tn_io_gguf_groups g = tn_io_gguf_groups_of(w->type);
     if (w->type == TN_GGUF_F32 || w->type == TN_GGUF_F16 || w->type == TN_GGUF_BF16) {
         assert_int_equal(g.group, 0);
@@ -186,8 +188,23 @@ static void check_groups(tn_ctx *ctx, const tn_io_gguf_tensor *w, const float *w
             assert_true(scale[k / g.group] * (float)n[k] + least[k / g.group] == want[r * COLUMNS + (size_t)k]);
             assert_true(g.bits == 8 || (g.has_least ? n[k] >= 0 && n[k] <= 15 : n[k] >= -8 && n[k] <= 7));
         }
+        memset(whole, 1, sizeof whole), memset(half, 0, sizeof half); /* the same out of parts, bit by bit */
+        assert_int_equal(tn_io_gguf_read_scales(ctx, w, r * COLUMNS, COLUMNS, half[0], g.has_least ? half[1] : NULL,
+                                                g.block ? whole[0] : NULL, g.block && g.has_least ? whole[1] : NULL),
+                         TN_OK);
+        for (int p = 0; p <= g.has_least; p++) assert_int_equal(tn_io_to_f32(ctx, TN_F16, half[p], COLUMNS, of[p]), TN_OK);
+        for (int k = 0; k < COLUMNS / g.group; k++)
+            for (int p = 0; p <= g.has_least; p++) {
+                float part = of[p][g.block ? k * g.group / g.block : k] * (float)whole[p][k];
+                assert_memory_equal(&part, p ? &least[k] : &scale[k], sizeof part);
+            }
     }
     assert_fails(ctx, tn_io_gguf_read_groups(ctx, w, 1, COLUMNS, n, scale, least), TN_ERR_INVAL, "in blocks of", "odd");
+    assert_fails(ctx, tn_io_gguf_read_scales(ctx, w, 1, COLUMNS, half[0], half[1], whole[0], whole[1]), TN_ERR_INVAL,
+                 "in blocks of", "odd");
+    if (g.block)
+        assert_fails(ctx, tn_io_gguf_read_scales(ctx, w, 0, COLUMNS, half[0], half[1], NULL, NULL), TN_ERR_INVAL, "is NULL",
+                     "no whole numbers");
     assert_fails(ctx, tn_io_gguf_read_groups(ctx, w, ROWS * COLUMNS, COLUMNS, n, scale, least), TN_ERR_INVAL, "from", "behind");
 }
 
