@@ -274,6 +274,10 @@ static tn_nn_lm_matrix matrix_form(void *ud, const char *name) {
     return (tn_nn_lm_matrix){ .group = g.group,
                               .bits = g.bits,
                               .has_least = g.has_least,
+                              .scale = g.block   ? TN_I8
+                                       : g.group ? TN_F16
+                                                 : TN_F32,
+                              .block = g.block,
                               .type = t->type == TN_GGUF_BF16  ? TN_BF16
                                       : t->type == TN_GGUF_F16 ? TN_F16
                                                                : TN_F32 };
@@ -294,40 +298,58 @@ static void place_row(const void *from, int64_t n, size_t size, bool turned, int
         memcpy((uint8_t *)out + (size_t)(i * rows + to) * size, (const uint8_t *)from + (size_t)i * size, size);
 }
 
-/* The numbers of a matrix in groups, their scales and least values: the states `name`, `name`_scale and `name`_least. */
+/* A state `name`_what, of rows x n numbers in `x`, which is given back. */
+static void set_part(const lm_gguf *f, tn_session *s, const char *name, const char *what, void *x, int64_t n, size_t size) {
+    char *full = cli_format("%s_%s", name, what);
+    if (n) cli_need(f->c, tn_session_set(s, full, x, (size_t)n * size));
+    free(full), free(x);
+}
+
+/* The numbers of a matrix in groups, and their scales and least values as narrow as the file has them. */
 static void set_groups(const lm_gguf *f, tn_session *s, const char *name, tn_shape shape) {
     int how;
     const tn_io_gguf_tensor *t = find_array(f, name, &how);
     tn_io_gguf_groups form = tn_io_gguf_groups_of(t->type);
     bool turned = how == TURNED, four = form.bits == 4;
     int64_t rows = shape.dim[turned], stored = shape.dim[!turned], columns = four ? 2 * stored : stored,
-            n = columns / form.group;
+            groups = columns / form.group, halves = form.block ? columns / form.block : groups, whole = form.block ? groups : 0;
     check_shape(f, t, rows, columns);
     uint8_t *q = cli_alloc((size_t)(rows * stored) + 1);
-    float *scale = cli_alloc((size_t)(rows * n) * sizeof *scale + 1),
-          *least = cli_alloc((size_t)(rows * n) * sizeof *least + 1);
-    int8_t *row = cli_alloc((size_t)columns + 1);
-    float *of_row = cli_alloc((size_t)(2 * n) * sizeof *of_row + 1);
+    int8_t *row = cli_alloc((size_t)columns + 1), *of_row = cli_alloc((size_t)(2 * groups) + 1), *all[2];
+    uint16_t *half_row = cli_alloc((size_t)(2 * halves) * sizeof *half_row + 1), *half[2];
+    float *wide = cli_alloc((size_t)(2 * groups) * sizeof *wide + 1);
+    for (int p = 0; p < 2; p++) {
+        half[p] = cli_alloc((size_t)(rows * halves) * sizeof *half_row + 1);
+        all[p] = cli_alloc((size_t)(rows * whole) + 1);
+    }
     for (int64_t r = 0; r < rows; r++) {
         int64_t to = row_of(f, how, r);
-        cli_need(f->c,
-                 tn_io_gguf_read_groups(cli_ctx(f->c), t, (size_t)(r * columns), (size_t)columns, row, of_row, of_row + n));
+        size_t from = (size_t)(r * columns), n = (size_t)columns;
+        cli_need(f->c, tn_io_gguf_read_groups(cli_ctx(f->c), t, from, n, row, wide, wide + groups));
+        cli_need(f->c, tn_io_gguf_read_scales(cli_ctx(f->c), t, from, n, half_row, half_row + halves, of_row, of_row + groups));
         if (four) pack_halves(row, columns, form.group, form.has_least ? 0 : 8);
         place_row(row, stored, 1, turned, rows, to, q);
-        place_row(of_row, n, sizeof *scale, turned, rows, to, scale);
-        if (form.has_least) place_row(of_row + n, n, sizeof *least, turned, rows, to, least);
+        for (int p = 0; p <= form.has_least; p++) {
+            place_row(half_row + p * halves, halves, sizeof *half_row, turned, rows, to, half[p]);
+            place_row(of_row + p * groups, whole, 1, turned, rows, to, all[p]);
+        }
     }
-    char *of_scale = cli_format("%s_scale", name), *of_least = cli_format("%s_least", name);
     cli_need(f->c, tn_session_set(s, name, q, (size_t)(rows * stored)));
-    cli_need(f->c, tn_session_set(s, of_scale, scale, (size_t)(rows * n) * sizeof *scale));
-    if (form.has_least) cli_need(f->c, tn_session_set(s, of_least, least, (size_t)(rows * n) * sizeof *least));
-    free(of_scale), free(of_least);
-    free(q), free(scale), free(least), free(row), free(of_row);
+    for (int p = 0; p < 2; p++) {
+        bool there = !p || form.has_least;
+        set_part(f, s, name, p ? "least" : "scale", all[p], there ? rows * whole : 0, 1);
+        set_part(f, s, name,
+                 form.block ? p ? "least_of" : "scale_of"
+                 : p        ? "least"
+                            : "scale",
+                 half[p], there ? rows * halves : 0, sizeof *half_row);
+    }
+    free(q), free(row), free(of_row), free(half_row), free(wide);
 }
 
-static bool ends_with(const char *name, const char *end) {
-    size_t n = strlen(name), m = strlen(end);
-    return n >= m && !strcmp(name + n - m, end);
+static const char *last_word(const char *name) {
+    const char *dot = strrchr(name, '.');
+    return dot ? dot + 1 : name;
 }
 
 void lm_gguf_weights(lm_gguf *f, tn_session *s) {
@@ -336,7 +358,7 @@ void lm_gguf_weights(lm_gguf *f, tn_session *s) {
         tn_dtype dtype;
         tn_shape shape;
         cli_need(f->c, tn_session_state(s, i, &name, &dtype, &shape));
-        if (!strncmp(name, "cache.", 6) || ends_with(name, "_scale") || ends_with(name, "_least")) continue;
+        if (!strncmp(name, "cache.", 6) || !strncmp(last_word(name), "weight_", 7)) continue;
         if (dtype == TN_I8 || dtype == TN_U8)
             set_groups(f, s, name, shape);
         else

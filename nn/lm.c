@@ -55,6 +55,7 @@ static bool form_of(lm *m, const char *name, int64_t in, tn_nn_lm_matrix *out) {
     tn_nn_lm_matrix f = m->o.matrix ? m->o.matrix(m->o.matrix_ud, full)
                                     : (tn_nn_lm_matrix){ .group = m->o.group, .bits = m->o.bits, .type = m->o.weights };
     *out = f;
+    bool wide = f.scale == TN_F32, blocks = f.scale == TN_I8;
     if ((f.bits && f.bits != 8 && f.bits != 4) || (f.bits == 4 && (!f.group || f.group % 2)))
         nn_fail(m->g, TN_ERR_INVAL, "tn_nn_lm: %d bits in groups of %lld: expected 8, or 4 in groups of an even number", f.bits,
                 (long long)f.group);
@@ -62,6 +63,11 @@ static bool form_of(lm *m, const char *name, int64_t in, tn_nn_lm_matrix *out) {
         nn_fail(m->g, TN_ERR_INVAL,
                 "tn_nn_lm: weights are f32, f16 or bf16, and f32 where there are groups; got %s in groups of %lld",
                 tn_dtype_name(f.type), (long long)f.group);
+    else if ((!wide && f.scale != TN_F16 && !blocks) || (!wide && !f.group) || blocks != (f.block > 0) ||
+             (blocks && (f.block % f.group || in % f.block)))
+        nn_fail(m->g, TN_ERR_INVAL,
+                "tn_nn_lm: scales of %s for %lld of %lld inputs in blocks of %lld: expected f32, f16, or i8 in whole blocks",
+                tn_dtype_name(f.scale), (long long)f.group, (long long)in, (long long)f.block);
     else if (f.group && in % f.group)
         nn_fail(m->g, TN_ERR_SHAPE, "tn_nn_lm: %s has %lld inputs, which are no groups of %lld", name, (long long)in,
                 (long long)f.group);
@@ -79,11 +85,49 @@ static tn_tensor matrix(lm *m, const char *name, tn_dtype type, tn_shape shape, 
 /* What weights are made in of numbers and scales, to be rounded once. */
 static tn_dtype wide(const lm *m) { return m->o.dtype == TN_F64 ? TN_F64 : TN_F32; }
 
-/* The state of a group's numbers beside a matrix: "scale" or "least". */
-static tn_tensor of_groups(lm *m, const char *name, const char *what, tn_shape shape) {
+/* How many inputs of a matrix in groups there are along each axis: blocks, groups of these, halves and what is left of a group;
+ * 0: no such axis. */
+static tn_shape inputs(const tn_nn_lm_matrix *f, int64_t in, int64_t halves, int64_t left) {
+    tn_shape s = { 0 };
+    if (f->block) s.dim[s.rank++] = in / f->block;
+    s.dim[s.rank++] = (f->block ? f->block : in) / f->group;
+    if (halves && f->bits == 4) s.dim[s.rank++] = halves;
+    if (left) s.dim[s.rank++] = left;
+    return s;
+}
+/* [in.., out] or, across, [out,in..]. */
+static tn_shape beside(tn_shape in, int64_t out, bool across) {
+    tn_shape s = { .rank = in.rank + 1 };
+    for (int i = 0; i < in.rank; i++) s.dim[i + across] = in.dim[i];
+    s.dim[across ? 0 : in.rank] = out;
+    return s;
+}
+/* [B,T,in..] */
+static tn_shape rows_of(const lm *m, tn_shape in) {
+    tn_shape s = { .rank = in.rank + 2, .dim = { m->batch, m->t } };
+    for (int i = 0; i < in.rank; i++) s.dim[i + 2] = in.dim[i];
+    return s;
+}
+
+/* Tokens, or nothing: all rows of a table. */
+static tn_tensor picked(tn_tensor table, const tn_tensor *tokens) { return tokens ? tn_gather(table, *tokens, 0) : table; }
+
+/* What a matrix has of each group beside its numbers, "scale" or "least", with a size of 1 for each of the n `ones` behind. */
+static tn_tensor of_groups(lm *m, const char *name, const char *what, const tn_nn_lm_matrix *f, int64_t in, int64_t out,
+                           bool across, const tn_tensor *tokens, int ones) {
     char part[80];
+    int64_t n = in / f->group, blocks = f->block ? in / f->block : 0;
+    int64_t halves = ones > 1, left = ones > 0;
+    tn_shape s = inputs(f, in, halves, left), o = s;
+    if (f->block) o.dim[1] = 1;
+    s = tokens ? rows_of(m, s) : beside(s, out, across), o = tokens ? rows_of(m, o) : beside(o, out, across);
     snprintf(part, sizeof part, "%s_%s", name, what);
-    return state(m, part, TN_F32, shape);
+    tn_tensor x = picked(state(m, part, f->scale, across ? TN_DIMS(out, n) : TN_DIMS(n, out)), tokens);
+    if (x.id) x = tn_cast(tn_reshape(x, s), wide(m));
+    if (!blocks) return x;
+    snprintf(part, sizeof part, "%s_%s_of", name, what);
+    tn_tensor of = picked(state(m, part, TN_F16, across ? TN_DIMS(out, blocks) : TN_DIMS(blocks, out)), tokens);
+    return of.id && x.id ? tn_mul(x, tn_cast(tn_reshape(of, o), wide(m))) : of;
 }
 
 /* Numbers of 4 bits, two in a byte of q, which has size 1 along `axis`: that becomes the half of the byte. */
@@ -98,42 +142,36 @@ static tn_tensor halves(const lm *m, tn_tensor q, int axis, bool has_least) {
     return has_least ? part : tn_sub_scalar(part, 8);
 }
 
-/* Weights [in,out], across: [out,in], as a factor of the contraction over all but one axis of the result: 8-bit numbers and a
- * scale for each group of neighbouring inputs become [in/group,group,out] or [out,in/group,group]; of 4 bits
- * [in/group,2,group/2, out] or [out,in/group,2,group/2]. */
-static tn_tensor dequantised(lm *m, const char *name, tn_nn_lm_matrix f, int64_t in, int64_t out, bool across) {
-    int64_t g = f.group, n = in / g;
-    bool four = f.bits == 4;
+/* Weights [in,out], across: [out,in], as a factor of the contraction over all but one axis of the result: numbers and a scale
+ * for each group of neighbouring inputs become [in/group,group,out] or [out,in/group,group]; of 4 bits [in/group,2,group/2,
+ * out] or [out,in/group,2,group/2]; with blocks in/group is two axes. */
+static tn_tensor dequantised(lm *m, const char *name, const tn_nn_lm_matrix *f, int64_t in, int64_t out, bool across) {
+    bool four = f->bits == 4;
     int64_t stored = four ? in / 2 : in;
     tn_tensor q = state(m, name, four ? TN_U8 : TN_I8, across ? TN_DIMS(out, stored) : TN_DIMS(stored, out));
-    tn_tensor scale = tn_cast(of_groups(m, name, "scale", across ? TN_DIMS(out, n) : TN_DIMS(n, out)), wide(m));
-    if (four) {
-        q = halves(m, tn_reshape(q, across ? TN_DIMS(out, n, 1, g / 2) : TN_DIMS(n, 1, g / 2, out)), across ? 2 : 1,
-                   f.has_least);
-        return tn_cast(tn_mul(q, tn_reshape(scale, across ? TN_DIMS(out, n, 1, 1) : TN_DIMS(n, 1, 1, out))), m->o.dtype);
-    }
-    q = tn_cast(tn_reshape(q, across ? TN_DIMS(out, n, g) : TN_DIMS(n, g, out)), wide(m));
-    return tn_cast(tn_mul(q, tn_reshape(scale, across ? TN_DIMS(out, n, 1) : TN_DIMS(n, 1, out))), m->o.dtype);
+    tn_tensor scale = of_groups(m, name, "scale", f, in, out, across, NULL, four ? 2 : 1);
+    q = tn_reshape(q, beside(inputs(f, in, 1, f->group / (four ? 2 : 1)), out, across));
+    q = four ? halves(m, q, across + 1 + (f->block > 0), f->has_least) : tn_cast(q, wide(m));
+    return tn_cast(tn_mul(q, scale), m->o.dtype);
 }
 
 /* x f[B,T,in] times the weights `name`. Least values of groups leave the sum over a group: each is multiplied by the sum of x
  * there, so that they are a product of their own, of one number a group. */
 static tn_tensor product(lm *m, tn_tensor x, int64_t out, const char *name, bool across, double scale) {
-    int64_t in = tn_tensor_shape(x).dim[2], axes[3] = { 2, 3, 4 }, of_w[3] = { across, across + 1, across + 2 };
+    int64_t in = tn_tensor_shape(x).dim[2], axes[4] = { 2, 3, 4, 5 }, of_w[4] = { across, across + 1, across + 2, across + 3 };
     tn_nn_lm_matrix f;
     if (!x.id || !form_of(m, name, in, &f)) return (tn_tensor){ m->g, 0 };
     if (!f.group) {
         tn_tensor w = matrix(m, name, f.type, across ? TN_DIMS(out, in) : TN_DIMS(in, out), scale);
         return tn_dot(x, w, NULL, NULL, 0, axes, of_w, 1);
     }
-    bool four = f.bits == 4;
-    int64_t n = in / f.group;
-    tn_tensor groups = tn_reshape(x, four ? TN_DIMS(m->batch, m->t, n, 2, f.group / 2) : TN_DIMS(m->batch, m->t, n, f.group));
-    tn_tensor y = tn_dot(groups, dequantised(m, name, f, in, out, across), NULL, NULL, 0, axes, of_w, four ? 3 : 2);
+    tn_shape groups = inputs(&f, in, 2, f.bits == 4 ? f.group / 2 : f.group), plain = inputs(&f, in, 0, f.group);
+    tn_tensor y = tn_dot(tn_reshape(x, rows_of(m, groups)), dequantised(m, name, &f, in, out, across), NULL, NULL, 0, axes,
+                         of_w, groups.rank);
     if (!f.has_least) return y;
-    tn_tensor sums = tn_sum(tn_cast(tn_reshape(x, TN_DIMS(m->batch, m->t, n, f.group)), wide(m)), TN_INTS(3), 0);
-    tn_tensor least = tn_cast(of_groups(m, name, "least", across ? TN_DIMS(out, n) : TN_DIMS(n, out)), wide(m));
-    tn_tensor more = tn_dot(sums, least, NULL, NULL, 0, axes, of_w, 1);
+    tn_tensor sums = tn_sum(tn_cast(tn_reshape(x, rows_of(m, plain)), wide(m)), TN_INTS(-1), 0);
+    tn_tensor least = of_groups(m, name, "least", &f, in, out, across, NULL, 0);
+    tn_tensor more = tn_dot(sums, least, NULL, NULL, 0, axes, of_w, plain.rank - 1);
     return tn_cast(tn_add(tn_cast(y, wide(m)), more), m->o.dtype);
 }
 
@@ -162,17 +200,13 @@ static tn_tensor embedded(lm *m, tn_tensor tokens, const char *name) {
     if (!form_of(m, name, w, &f)) return (tn_tensor){ m->g, 0 };
     if (!f.group) return tn_gather(matrix(m, name, f.type, TN_DIMS(m->o.vocab, w), 0.02), tokens, 0);
     bool four = f.bits == 4;
-    int64_t n = w / f.group;
     tn_tensor q = tn_gather(state(m, name, four ? TN_U8 : TN_I8, TN_DIMS(m->o.vocab, four ? w / 2 : w)), tokens, 0);
-    tn_tensor scale = tn_gather(of_groups(m, name, "scale", TN_DIMS(m->o.vocab, n)), tokens, 0);
+    tn_tensor scale = of_groups(m, name, "scale", &f, w, m->o.vocab, true, &tokens, four ? 2 : 1);
     if (!scale.id || !q.id) return scale;
-    if (four) q = halves(m, tn_reshape(q, TN_DIMS(m->batch, m->t, n, 1, f.group / 2)), 3, f.has_least);
-    q = tn_cast(tn_reshape(q, TN_DIMS(m->batch, m->t, n, f.group)), wide(m));
-    tn_tensor y = tn_mul(q, tn_reshape(tn_cast(scale, wide(m)), TN_DIMS(m->batch, m->t, n, 1)));
-    if (f.has_least) {
-        tn_tensor least = tn_gather(of_groups(m, name, "least", TN_DIMS(m->o.vocab, n)), tokens, 0);
-        y = tn_add(y, tn_reshape(tn_cast(least, wide(m)), TN_DIMS(m->batch, m->t, n, 1)));
-    }
+    q = tn_reshape(q, rows_of(m, inputs(&f, w, 1, f.group / (four ? 2 : 1))));
+    q = four ? halves(m, q, 3 + (f.block > 0), f.has_least) : tn_cast(q, wide(m));
+    tn_tensor y = tn_mul(q, scale);
+    if (f.has_least) y = tn_add(y, of_groups(m, name, "least", &f, w, m->o.vocab, true, &tokens, four ? 2 : 1));
     return tn_cast(tn_reshape(y, TN_DIMS(m->batch, m->t, w)), m->o.dtype);
 }
 

@@ -278,8 +278,13 @@ typedef enum { TN_NN_GPT2, TN_NN_LLAMA /* RMS norms, rotary positions, SwiGLU, g
 typedef struct {
     int64_t group; /* as in tn_nn_lm_opts; it divides the inputs. 0 = none */
     int bits;      /* 8 (0 is the same) or 4 */
-    int has_least; /* 1: a number times its scale has "<name>_least" added, which is f32 and as many; 4 bits are 0 to 15 then */
+    int has_least; /* 1: a number times its scale has "<name>_least" added, of which there are as many; 4 bits are 0 to 15 then
+                    */
     tn_dtype type; /* without groups: TN_F32, TN_F16 or TN_BF16 */
+    /* Of scales and least values: TN_F32, TN_F16, or TN_I8: those are multiplied by "<name>_scale_of" and "<name>_least_of",
+     * f16 for each `block` inputs, which are whole groups and divide the inputs. */
+    tn_dtype scale;
+    int64_t block;
 } tn_nn_lm_matrix;
 typedef struct {
     tn_nn_lm_kind kind;

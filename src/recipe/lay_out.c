@@ -42,7 +42,15 @@ static int table_of(const kernel *k, reg r, bool bytes) {
     const kins *in = &k->ins.at[r];
     while (bytes && (in->op == K_CAST || in->op == K_ALU)) in = &k->ins.at[in->a];
     if (in->op != K_LOAD || !in->dyn || !k->bufs.at[in->buf].fixed || k->bufs.at[in->buf].elsewhere) return -1;
-    return (dtype_size((tn_dtype)in->src) == 1) == bytes && (bytes || in->src == TN_F32) ? in->buf : -1;
+    return (dtype_size((tn_dtype)in->src) == 1) == bytes && (bytes || in->src == TN_F32 || in->src == TN_F16) ? in->buf : -1;
+}
+
+/* The table of scales that a value is; of one that is computed of two such tables, which are in the list by themselves, -1. */
+static bool find_scales(const kernel *k, reg r, int *out) {
+    const kins *mul = &k->ins.at[r];
+    *out = table_of(k, r, false);
+    return *out >= 0 ||
+           (mul->op == K_ALU && mul->alu == OP_mul && table_of(k, mul->a, true) >= 0 && table_of(k, mul->b, false) >= 0);
 }
 
 /* Rows of a table of bytes, and of their scales, come from the same panels as where all rows are multiplied by. */
@@ -53,12 +61,13 @@ static void lay_out_tables(recipe *r, int64_t width) {
         const kins *mul = &r->k->ins.at[i];
         if (mul->op == K_STORE && mul->dtype != TN_F32) return; /* what is rounded is not multiplied in panels */
         if (mul->op != K_ALU || mul->alu != OP_mul || n == MOST_TABLES) continue;
-        int q = table_of(r->k, mul->a, true), scale = table_of(r->k, mul->b, false);
-        if (q >= 0 && scale >= 0) bytes[n] = q, scales[n++] = scale;
+        int q = table_of(r->k, mul->a, true);
+        if (q >= 0 && find_scales(r->k, mul->b, &scales[n])) bytes[n++] = q;
     }
     for (int i = 0; i < n; i++)
         if (recipe_try(r, "lay_out_table b%d %lld%s", bytes[i], (long long)width,
-                       r->k->bufs.at[bytes[i]].dtype == TN_U8 ? words : ""))
+                       r->k->bufs.at[bytes[i]].dtype == TN_U8 ? words : "") &&
+            scales[i] >= 0)
             recipe_try(r, "lay_out_table b%d %lld", scales[i], (long long)width);
 }
 

@@ -278,6 +278,19 @@ static bool sees_through(const walk *w, val v, int64_t dot_work, const kmask_lis
     return !w->s->opts.rows_only && dot_work / MANY_READS <= all && all - inside <= inside / SMALL_BORDER;
 }
 
+/* How many iterations of a contraction's inner loops read each element of what v repeats, one after the other: it is computed
+ * before them (loop/hoist.c). Scales of groups are. */
+static int64_t repeats_inside(const walk *w, const node *v, const node *of, const affine *idx) {
+    int64_t n = 1;
+    for (int i = 0; i < v->rank; i++) {
+        bool repeats = of->rank == v->rank && of->dims[i] == 1 && v->dims[i] > 1;
+        for (int t = 0; t < idx[i].n; t++)
+            if (repeats != (bool)w->an->k->vars.at[idx[i].t[t].var].reduce && (repeats || n > 1)) return 1;
+        if (repeats) n = times(n, v->dims[i]);
+    }
+    return n;
+}
+
 static bool walk_move(walk *w, pending x) {
     const node *n = graph_get(w->s->g, x.v);
     val u = n->in[0];
@@ -293,6 +306,8 @@ static bool walk_move(walk *w, pending x) {
     if (masks.n && x.under_dot && !sees_through(w, x.v, x.dot_work, &masks)) /* else tiling keeps the checks at the border */
         return fail(w, x.v,
                     "a contraction that reads its operands often does so without bounds checks: the border is made in memory");
+    int64_t again = n->op == OP_expand && x.under_dot ? repeats_inside(w, n, graph_get(w->s->g, u), x.idx) : 1;
+    x.dot_work /= again, x.use.work /= again, x.use.elems /= again;
     return walk_later(w, (pending){ u, in, x.under_dot, x.masked || masks.n, x.dot_work, x.use });
 }
 

@@ -383,16 +383,55 @@ static void test_swiglu(void **state) {
 /* A model in which neighbouring matrices differ: odd lengths of names have groups of 2 and 8 bits. */
 static tn_nn_lm_matrix form_of(void *ud, const char *name) {
     const tn_nn_lm_matrix *f = ud;
-    return strlen(name) % 2 && f->has_least > 1 ? (tn_nn_lm_matrix){ .group = 2, .has_least = 1 } : *f;
+    return strlen(name) % 2 && f->has_least > 1
+               ? (tn_nn_lm_matrix){ .group = 2, .has_least = 1, .scale = f->block ? TN_F32 : f->scale }
+               : *f;
+}
+
+/* Scales (or least values) of n groups of a matrix with so many columns, as f32 and as the form has them. */
+typedef struct groups {
+    float wide[MOST];
+    uint16_t half[MOST];
+    int8_t whole[MOST];
+} groups;
+static void draw_groups(rng *r, const tn_nn_lm_matrix *f, bool least, bool across, int64_t n, int64_t columns, groups *out) {
+    int64_t each = f->block ? f->block / f->group : 1;
+    for (int64_t k = 0; k < n; k++) {
+        double more = f->bits == 4 && !least ? 16 : 1;
+        out->wide[k] = (float)(least ? rng_range(r, -0.2, 0.2) : rng_range(r, 0.001, 0.005) * more);
+        out->whole[k] = (int8_t)rng_between(r, least ? -20 : 5, 20);
+        out->half[k] =
+            (uint16_t)(least ? rng_below(r, 2) << 15 | rng_between(r, 0x2400, 0x3266) : rng_between(r, 0x1418, 0x1d1e));
+        if (more > 1) out->half[k] = (uint16_t)(out->half[k] + 0x1000); /* exponents */
+        if (f->block) out->half[k] = (uint16_t)(out->half[k] - 0x1000);
+    }
+    for (int64_t k = 0; k < n && f->scale != TN_F32; k++) {
+        int64_t at = across ? k / each : k / columns / each * columns + k % columns;
+        need(tn_io_to_f32(ctx, TN_F16, &out->half[at], 1, &out->wide[k]));
+        if (f->block) out->wide[k] *= (float)out->whole[k];
+    }
+}
+static void set_groups(tn_session *s, const tn_nn_lm_matrix *f, const char *name, const char *what, int64_t n,
+                       const groups *x) {
+    char part[128];
+    int64_t halves = f->block ? n * f->group / f->block : n;
+    snprintf(part, sizeof part, "%s_%s%s", name, what, f->block ? "_of" : "");
+    if (f->scale == TN_F32)
+        need(tn_session_set(s, part, x->wide, (size_t)n * sizeof *x->wide));
+    else
+        need(tn_session_set(s, part, x->half, (size_t)halves * sizeof *x->half));
+    snprintf(part, sizeof part, "%s_%s", name, what);
+    if (f->block) need(tn_session_set(s, part, x->whole, (size_t)n));
 }
 
 /* Weights of 8 or 4 bits by groups: the logits of the weights that they stand for. least: with least values; 2: and matrices
- * differ. */
-static void quantised(tn_nn_lm_opts o, int bits_of_all, int with_least) {
-    tn_nn_lm_matrix all = { .group = 4, .bits = bits_of_all, .has_least = with_least };
+ * differ. scales: how these and scales lie. */
+static void quantised(tn_nn_lm_opts o, int bits_of_all, int with_least, tn_dtype scales) {
+    tn_nn_lm_matrix all = { .group = 4, .bits = bits_of_all, .has_least = with_least, .scale = scales };
+    if (scales == TN_I8) all.block = o.width % 8 ? 12 : 4, all.group = o.width % 8 ? 4 : 2;
     tn_graph *g = tn_graph_new(ctx, "narrow"), *h = tn_graph_new(ctx, "wide");
     tn_output(tn_nn_lm(tn_input(h, "tokens", TN_I32, TN_DIMS(2, T)), o), "logits");
-    if (with_least)
+    if (with_least || scales)
         o.matrix = form_of, o.matrix_ud = &all, o.given = with_least > 1;
     else
         o.group = 4, o.bits = bits_of_all;
@@ -400,19 +439,19 @@ static void quantised(tn_nn_lm_opts o, int bits_of_all, int with_least) {
     tn_program *p, *q;
     tn_session *narrow = compiled(g, &p), *full = compiled(h, &q);
     randomise(full, 3);
-    static float w[MOST], scale[MOST], least[MOST], got[2][T][13], want[2][T][13];
+    static float w[MOST], got[2][T][13], want[2][T][13];
+    static groups scale, least;
     static int8_t n[MOST];
     rng r = rng_make(6);
     int matrices = 0;
     for (int i = 0; i < tn_session_n_states(full); i++) {
         const char *name;
-        char part[128];
         tn_dtype t, narrow_t = TN_F32;
-        tn_shape shape, scales;
+        tn_shape shape, other_shape;
         need(tn_session_state(full, i, &name, &t, &shape));
         for (int k = 0; k < tn_session_n_states(narrow); k++) {
             const char *other;
-            need(tn_session_state(narrow, k, &other, &t, &scales));
+            need(tn_session_state(narrow, k, &other, &t, &other_shape));
             if (!strcmp(other, name)) narrow_t = t;
         }
         int64_t count = shape.dim[0] * (shape.rank > 1 ? shape.dim[1] : 1);
@@ -421,29 +460,25 @@ static void quantised(tn_nn_lm_opts o, int bits_of_all, int with_least) {
             need(tn_session_set(narrow, name, w, (size_t)count * sizeof *w));
             continue;
         }
-        tn_nn_lm_matrix f = with_least ? form_of(&all, name) : all;
+        tn_nn_lm_matrix f = o.matrix ? form_of(&all, name) : all;
         int64_t group = f.group, below = f.bits == 4 ? f.has_least ? 0 : -8 : -127;
         bool across = o.kind == TN_NN_LLAMA || !strcmp(name, "wte.weight");
-        for (int64_t k = 0; k < count / group; k++) {
-            scale[k] = (float)rng_range(&r, 0.001, 0.005) * (f.bits == 4 ? 16 : 1);
-            least[k] = f.has_least ? (float)rng_range(&r, -0.2, 0.2) : 0;
-        }
+        draw_groups(&r, &f, false, across, count / group, shape.dim[1], &scale);
+        draw_groups(&r, &f, true, across, count / group, shape.dim[1], &least);
         for (int64_t k = 0; k < count; k++) {
             int64_t row = k / shape.dim[1], column = k % shape.dim[1];
             int64_t at = across ? k / group : row / group * shape.dim[1] + column;
             n[k] = (int8_t)rng_between(&r, below, f.bits == 4 ? below + 15 : 127);
-            w[k] = (float)n[k] * scale[at] + least[at];
+            w[k] = (float)n[k] * scale.wide[at] + (f.has_least ? least.wide[at] : 0);
         }
-        int64_t apart = across ? 1 : shape.dim[1], pairs = f.bits == 4 ? count / 2 : 0; /* of neighbouring inputs */
+        int64_t apart = (across ? 1 : shape.dim[1]) * group / 2, pairs = f.bits == 4 ? count / 2 : 0; /* halves of a group */
         for (int64_t k = 0; k < pairs; k++) {
-            int64_t low = k / (2 * apart) * 4 * apart + k % (2 * apart);
-            n[k] = (int8_t)(uint8_t)((n[low] - below) | (n[low + 2 * apart] - below) << 4);
+            int64_t low = k / apart * 2 * apart + k % apart;
+            n[k] = (int8_t)(uint8_t)((n[low] - below) | (n[low + apart] - below) << 4);
         }
         need(tn_session_set(narrow, name, n, (size_t)(f.bits == 4 ? count / 2 : count)));
-        snprintf(part, sizeof part, "%s_scale", name);
-        need(tn_session_set(narrow, part, scale, (size_t)(count / group) * sizeof *scale));
-        snprintf(part, sizeof part, "%s_least", name);
-        if (f.has_least) need(tn_session_set(narrow, part, least, (size_t)(count / group) * sizeof *least));
+        set_groups(narrow, &f, name, "scale", count / group, &scale);
+        if (f.has_least) set_groups(narrow, &f, name, "least", count / group, &least);
         need(tn_session_set(full, name, w, (size_t)count * sizeof *w));
         matrices++;
     }
@@ -459,11 +494,35 @@ static void quantised(tn_nn_lm_opts o, int bits_of_all, int with_least) {
 }
 static void test_quantised(void **state) {
     (void)state;
-    for (int least = 0; least < 3; least++) {
-        quantised(gpt2, 8, least), quantised(gpt2, 4, least);
-        quantised(llama, 8, least), quantised(llama, 4, least);
+    static const tn_dtype scales[] = { TN_F32, TN_F16, TN_I8 };
+    for (int least = 0; least < 3; least++)
+        for (int i = 0; i < 3; i++) {
+            quantised(gpt2, 8, least, scales[i]), quantised(gpt2, 4, least, scales[i]);
+            quantised(llama, 8, least, scales[i]), quantised(llama, 4, least, scales[i]);
+        }
+    for (size_t i = 0; i < 3; i++) quantised(*relatives[i], i % 2 ? 4 : 8, (int)i % 2, scales[i]);
+}
+
+/* Forms of matrices that there are not. */
+static void test_bad_forms(void **state) {
+    (void)state;
+    static const tn_nn_lm_matrix wrong[] = {
+        { .scale = TN_F16 },                         /* without groups */
+        { .group = 4, .scale = TN_BF16 },            /* .. of another type */
+        { .group = 4, .scale = TN_I8 },              /* .. times nothing */
+        { .group = 4, .scale = TN_F16, .block = 8 }, /* blocks of scales that are no whole numbers */
+        { .group = 4, .scale = TN_I8, .block = 6 },  /* of no whole groups */
+        { .group = 4, .scale = TN_I8, .block = 32 }, /* that do not divide 16 inputs */
+        { .group = 4, .bits = 3 },
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        tn_graph *g = tn_graph_new(ctx, "wrong");
+        tn_nn_lm_opts o = llama;
+        o.matrix = form_of, o.matrix_ud = (void *)(uintptr_t)&wrong[i];
+        tn_output(tn_nn_lm(tn_input(g, "tokens", TN_I32, TN_DIMS(2, T)), o), "logits");
+        assert_int_equal(tn_graph_status(g), TN_ERR_INVAL);
+        tn_graph_free(g);
     }
-    for (size_t i = 0; i < 3; i++) quantised(*relatives[i], i % 2 ? 4 : 8, (int)i % 2);
 }
 
 /* Weights of 16 bits: the logits of a model of f32 that has the same values; no gradients. */
@@ -653,9 +712,10 @@ static int close_ctx(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_forward), cmocka_unit_test(test_rope_rates),
-                                        cmocka_unit_test(test_swiglu),  cmocka_unit_test(test_quantised),
-                                        cmocka_unit_test(test_halves),  cmocka_unit_test(test_gradients),
-                                        cmocka_unit_test(test_learns),  cmocka_unit_test(test_wrong) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_forward),   cmocka_unit_test(test_rope_rates),
+                                        cmocka_unit_test(test_swiglu),    cmocka_unit_test(test_quantised),
+                                        cmocka_unit_test(test_bad_forms), cmocka_unit_test(test_halves),
+                                        cmocka_unit_test(test_gradients), cmocka_unit_test(test_learns),
+                                        cmocka_unit_test(test_wrong) };
     return cmocka_run_group_tests(tests, open_ctx, close_ctx);
 }
