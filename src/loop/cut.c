@@ -362,9 +362,9 @@ static void cut_grid(const cutter *c, kernel *o, const places *at) {
     o->grid_blocks = of_blocks ? blocks : ext_min(o->params, blocks, o->grid_blocks);
 }
 
-/* Variables of the scalar kernel that all their loops go through have its extents. */
+/* A variable that all its loops go through has the scalar kernel's extent; steps may have left the last ones out. */
 static void find_extents(const kernel *k, kernel *o) {
-    for (kvar v = 0; v < k->vars.n; v++) {
+    for (kvar v = 0; v < k->vars.n && v < o->vars.n; v++) {
         ext n = k->vars.at[v].extent;
         for (int i = 1; i < o->ins.n; i++)
             if (o->ins.at[i].op == K_LOOP && o->ins.at[i].var == v && o->ins.at[i].hi != n) n = o->vars.at[v].extent;

@@ -208,6 +208,38 @@ static void test_chain(void **state) {
     arena_fini(&a);
 }
 
+/* So many layers in one launch that its nests share loop variables. */
+static void test_long_chain(void **state) {
+    (void)state;
+    enum { LAYERS = 24 };
+    arena a;
+    guard gd;
+    char why_not[4096];
+    arena_init(&a, mem_libc(), &gd);
+    if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+    str text;
+    str_init(&text, &a);
+    str_add(&text, "graph @deep<B 1..9>(x f32[B,16], w f32[16,16]) {\n  %1 = mul x, 1.0 f32[B,16]\n");
+    for (int i = 1; i < 4 * LAYERS; i += 4)
+        str_addf(&text,
+                 "  %%%d = dot %%%d, w f32[B,16]\n  %%%d = sum %%%d axes=[1] f32[B,1]\n  %%%d = expand %%%d f32[B,16]\n"
+                 "  %%%d = sub %%%d, %%%d f32[B,16]\n",
+                 i + 1, i, i + 2, i + 1, i + 3, i + 2, i + 4, i + 1, i + 3);
+    str_addf(&text, "  return %%%d as \"y\"\n}\n", 4 * LAYERS + 1);
+    graph *g = graph_parse(&a, text.s, text.n, "t");
+    tn_compile_opts opts = TN_COMPILE_DEFAULTS;
+    target t = target_common_gpu();
+    opts.fusion = 3, opts.check = 1;
+    plan *p = pipeline_run(g, &a, &opts, &t);
+    assert_int_equal(p->kernels.n, 1);
+    assert_true(p->kernels.at[0].k->vars.n < p->kernels.at[0].scalar->vars.n);
+    for (int64_t batch = 1; batch <= 9; batch += 4) {
+        reference r = reference_make(graph_at(g, &batch, &a), &a, (uint64_t)batch);
+        if (!plan_agrees(plan_at(p, &batch), &r, &a, why_not, sizeof why_not)) fail_msg("batch %d: %s", (int)batch, why_not);
+    }
+    arena_fini(&a);
+}
+
 /* A launch has no thread blocks for rows that are not there. */
 static void test_grid(void **state) {
     (void)state;
@@ -229,6 +261,7 @@ static void test_grid(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_all), cmocka_unit_test(test_chain), cmocka_unit_test(test_grid) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_all), cmocka_unit_test(test_chain),
+                                        cmocka_unit_test(test_long_chain), cmocka_unit_test(test_grid) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
