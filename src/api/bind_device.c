@@ -12,7 +12,7 @@ int tn_program_ordinal(const tn_program *p) {
 
 /* Whether the device reads memory that a session is given in place; else the text says why not. */
 static tn_status check_device(const tn_session *s) {
-    if (s->list || !s->io_buf) return TN_OK;
+    if (s->now->list || !s->io_buf) return TN_OK;
     return session_fail(
         s, TN_ERR_UNSUPPORTED,
         "tn_session_bind_device: in immediate mode the device %s takes memory of the host; compile in another mode, "
@@ -42,7 +42,7 @@ tn_status tn_session_bind_device(tn_session *s, int slot, uint64_t data, size_t 
 
 /* What a run that nobody waits for cannot do. */
 static tn_status check_queue(const tn_session *s) {
-    if (!s->list)
+    if (!s->now->list)
         return session_fail(s, TN_ERR_UNSUPPORTED, "tn_session_queue: not in immediate mode on the device %s",
                             s->p->dev->api->name);
     for (int i = 0; i < s->p->n_io; i++)

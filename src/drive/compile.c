@@ -15,6 +15,8 @@
 typedef struct job {
     tn_program *p;
     const graph *g;
+    const tn_program *whole; /* whose special program it is; NULL: it is none */
+    bool unwanted;           /* .. and would be of no use */
     err *e;
     arena written; /* what the device takes, and what writing it took: until the device has it */
     drive_code code;
@@ -187,14 +189,16 @@ static void compile_half(job *j) {
     }
     own_values(p->graph);
     p->plan = pipeline_run(p->graph, &p->arena, &p->opts, &p->target);
+    p->io = p->plan->io.at, p->n_io = p->plan->io.n;
+    p->states = p->plan->states.at, p->n_states = p->plan->states.n;
+    j->unwanted = j->whole && !drive_wants_special(j->whole, p);
+    if (j->unwanted) return;
     drive_emit(p, p->plan, &j->written, &j->code);
     p->code = arena_strdup(&p->arena, j->code.name);
     p->scratch = j->code.scratch;
     p->kernel_entry = ARENA_ARRAY(&p->arena, void *, p->plan->kernels.n + 1);
     find_maps(p), find_elems(p), find_rows(p);
-    p->io = p->plan->io.at, p->n_io = p->plan->io.n;
     drive_sort_names(p);
-    p->states = p->plan->states.at, p->n_states = p->plan->states.n;
     count(p);
 }
 
@@ -251,8 +255,14 @@ static void tell(const tn_program *p, const graph *g) {
     p->ctx->log(p->ctx->log_ud, TN_LOG_DEBUG, text);
 }
 
-tn_status drive_compile_tuned(tn_ctx *ctx, device *dev, const graph *g, const tn_compile_opts *opts, const ktuning *tuned,
-                              tn_program **out, err *e) {
+/* Nothing of a special program refers to the graph that it was made of. */
+static void drop_values(job *j) {
+    for (val v = 1; v < (val)j->p->plan->g->nodes.n; v++) graph_get(j->p->plan->g, v)->data = NULL;
+    for (val v = 1; v < (val)j->p->graph->nodes.n; v++) graph_get(j->p->graph, v)->data = NULL;
+}
+
+static tn_status compile(tn_ctx *ctx, device *dev, const graph *g, const tn_compile_opts *opts, const ktuning *tuned,
+                         const tn_program *whole, tn_program **out, err *e) {
     double start = now_seconds();
     tn_program *p = mem_alloc(ctx->mem, sizeof *p);
     if (!p) return err_set(e, TN_ERR_NOMEM, "out of memory: a program");
@@ -261,20 +271,22 @@ tn_status drive_compile_tuned(tn_ctx *ctx, device *dev, const graph *g, const tn
     device_caps caps;
     dev->api->get_caps(dev, &caps);
     p->target = drive_target(&caps, tuned), p->target.no_panels = opts->no_panels ? PANELS_FOR_ANY_ROWS : 0;
+    if (whole || drive_takes_special(g, opts, dev, &p->target)) p->target.no_panels = PANELS_NEVER;
     p->stats.threads = caps.threads;
     arena_init(&p->arena, ctx->mem, &p->gd);
-    job j = { .p = p, .g = g, .e = e };
+    job j = { .p = p, .g = g, .whole = whole, .e = e };
     arena_init(&j.written, ctx->mem, &p->gd);
     tn_status status = guarded(&j, compile_half);
     p->opts.schedule = NULL; /* the caller's, too */
-    if (!status && opts->mode != TN_MODE_IMMEDIATE) status = drive_build(p, &j.code, e);
+    bool built = opts->mode != TN_MODE_IMMEDIATE && !j.unwanted;
+    if (!status && built) status = drive_build(p, &j.code, e);
     arena_fini(&j.written);
-    if (!status && opts->mode != TN_MODE_IMMEDIATE) {
+    if (!status && built) {
         status = drive_constants(p, p->plan, &p->consts, e);
-        if (!status) status = drive_share_states(p, e);
-        if (!status) status = guarded(&j, keep_values);
+        if (!status && !whole) status = drive_share_states(p, e);
+        if (!status) status = guarded(&j, whole ? drop_values : keep_values);
     }
-    if (status) {
+    if (status || j.unwanted) {
         drive_program_free(p);
         return status;
     }
@@ -282,6 +294,32 @@ tn_status drive_compile_tuned(tn_ctx *ctx, device *dev, const graph *g, const tn
     tell(p, g);
     *out = p;
     return TN_OK;
+}
+
+tn_status drive_compile_tuned(tn_ctx *ctx, device *dev, const graph *g, const tn_compile_opts *opts, const ktuning *tuned,
+                              tn_program **out, err *e) {
+    return compile(ctx, dev, g, opts, tuned, NULL, out, e);
+}
+
+typedef struct least { /* the graph for the least sizes */
+    guard gd;
+    arena a;
+    const graph *g;
+    tn_status status;
+} least;
+
+static tn_status make_special(tn_program *p, const graph *g, err *e) {
+    least w = { .g = NULL };
+    if (!drive_takes_special(g, &p->opts, p->dev, &p->target)) return TN_OK;
+    arena_init(&w.a, p->ctx->mem, &w.gd);
+    if (GUARD_TRY(&w.gd))
+        w.g = drive_least_graph(g, &w.a);
+    else
+        w.status = err_set(e, w.gd.err.code, "%s", w.gd.err.text);
+    if (!w.status) w.status = compile(p->ctx, p->dev, w.g, &p->opts, p->target.tuning, p, &p->special, e);
+    arena_fini(&w.a);
+    if (p->special) drive_count_special(p);
+    return w.status;
 }
 
 tn_status drive_compile(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts, tn_program **out) {
@@ -294,11 +332,16 @@ tn_status drive_compile(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts
                                        : ctx_device(ctx, o.device, o.threads, &dev, &ctx->err);
     if (!status) status = drive_compile_on(ctx, dev, g, &o, out, &ctx->err);
     if (!status) memcpy((*out)->why, reason, sizeof reason);
+    if (!status && (status = make_special(*out, g, &ctx->err))) {
+        drive_program_free(*out);
+        *out = NULL;
+    }
     return status;
 }
 
 void drive_program_free(tn_program *p) {
     if (!p) return;
+    drive_program_free(p->special);
     if (p->consts) p->dev->api->free(p->dev, p->consts);
     if (p->shared) p->dev->api->free(p->dev, p->shared);
     if (p->module) p->dev->api->drop(p->dev, p->module);

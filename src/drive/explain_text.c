@@ -22,6 +22,8 @@ static void print_head(const explain *x, str *out) {
         str_add(out, "sizes given at run time: ");
         exts_print_dims(p->params, out);
         str_add(out, "; what follows is for the largest ones\n");
+        if (x->program->special)
+            str_addf(out, "the least sizes have a program of their own: %d kernels\n", x->program->special->stats.kernels);
     }
     if (x->program->why[0]) str_addf(out, "device: %s\n", x->program->why);
     str_addf(out, "memory traffic at kernel borders: read %.1f KiB, written %.1f KiB a run", kib(s->bytes_read),

@@ -45,7 +45,7 @@ typedef struct target {
     const struct schedule_list *schedules; /* given by hand, by kernel; NULL = none */
     int packed;     /* CPU: of words of narrow numbers that are multiplied at once (kernel.h), at most: 0, 2 or 4 */
     bool bf16_sums; /* CPU: one instruction adds the products of a word of two bf16 */
-    int no_panels;  /* CPU: fixed operands are read as they lie in memory .. */
+    int no_panels;  /* fixed operands are read as they lie in memory .. */
 } target;
 /* CPU: bytes are multiplied as pairs of 16 bits, by an instruction for the products and one for their sum: there is no VNNI.
  * Not with vectors of 64 bytes, where that was not measured. */

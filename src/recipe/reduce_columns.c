@@ -114,7 +114,8 @@ bool recipe_reduce_columns(const kernel *k, const target *t, recipe_form *best) 
         bytes += w.down * w.columns * (int64_t)dtype_size((tn_dtype)column_at(&w, w.acc[i])->dtype);
     if (!(cost < best->cost) || w.down < 2 || bytes > t->shared_bytes) return false;
     bool few = w.grid_blocks * w.down * w.across * 2 <= t->resident_threads; /* threads, which wait for memory */
-    int panels = choose_panels(&w), unroll = few && w.lanes < 8 ? UNDER_WAY / w.lanes : UNROLL, ahead = 1;
+    int panels = t->no_panels == PANELS_NEVER ? 0 : choose_panels(&w),
+        unroll = few && w.lanes < 8 ? UNDER_WAY / w.lanes : UNROLL, ahead = 1;
     int64_t rows = column_trips(column_at(&w, w.loops + w.split)) / w.down;
     while (r.branches && 2 * ahead * r.bytes * w.lanes <= 4 * UNDER_WAY && 2 * ahead <= rows && ahead < 8) ahead *= 2;
     str_addf(&steps, "reduce_columns %s %d %s %lld unroll=%d", k->vars.at[w.v].name, w.across,

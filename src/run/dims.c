@@ -30,18 +30,18 @@ static int64_t bytes_of(const tn_session *s, const pio *io) {
     return bytes;
 }
 
-void session_place_temps(tn_session *s) {
-    const plan *p = s->p->plan;
-    int64_t all = 0, room = plan_temp_room(p);
-    if (p->params && room > s->p->target.l2_bytes) room = s->p->target.l2_bytes;
+void session_place_temps(const tn_session *s, session_form *w) {
+    const plan *p = w->p->plan;
+    int64_t all = 0, room = (int64_t)drive_temp_room(s->p);
+    if (s->p->plan->params && room > s->p->target.l2_bytes) room = s->p->target.l2_bytes;
     for (int b = 0; b < p->bufs.n; b++) {
-        if (!s->p->elems[b]) continue;
-        int64_t bytes = ext_of(s->p->elems[b], s->rows) * (int64_t)dtype_size((tn_dtype)p->bufs.at[b].dtype);
-        s->place[b] = (struct device_place){ (size_t)all, (size_t)bytes };
+        if (!w->p->elems[b]) continue;
+        int64_t bytes = ext_of(w->p->elems[b], w->rows) * (int64_t)dtype_size((tn_dtype)p->bufs.at[b].dtype);
+        w->place[b] = (struct device_place){ (size_t)all, (size_t)bytes };
         all += plan_room(bytes);
     }
-    s->places = (device_places){ s->place, PLAN_MOST_AT_ONCE, (size_t)all };
-    while (s->places.copies && s->places.copies * all > room) s->places.copies /= 2;
+    w->places = (device_places){ w->place, PLAN_MOST_AT_ONCE, (size_t)all };
+    while (w->places.copies && w->places.copies * all > room) w->places.copies /= 2;
 }
 
 tn_status session_set_dims(tn_session *s, const int64_t *values) {
@@ -57,10 +57,7 @@ tn_status session_set_dims(tn_session *s, const int64_t *values) {
     memcpy(s->dims, values, sizeof *values * (size_t)t->n_dims);
     if (!all) return TN_OK;
     if (!exts_at(t, s->dims, s->rows, NULL)) return err_set(&s->err, TN_ERR_INVAL, "a size does not fit 64 bits");
-    for (int i = 0; s->grids && i < s->p->plan->kernels.n; i++)
-        s->grids[i] = ext_of(s->p->plan->kernels.at[i].k->grid_blocks, s->rows);
-    if (s->place) session_place_temps(s);
-    s->moved = s->grids || s->imm;
+    s->moved = s->usual.grids || s->imm;
     for (int i = 0; i < s->p->n_io; i++) {
         int64_t now = bytes_of(s, &s->p->io[i]);
         if (now > s->io_bytes[i]) s->io_flags[i] |= SESSION_MOVED; /* what lies side by side may overlap now */

@@ -35,7 +35,7 @@ static tn_status open(profiler *p) {
     if (!p->out->kernels || !p->spans || !p->costs || !p->samples || !p->repeats)
         return err_set(&p->s->err, TN_ERR_NOMEM, "out of memory: a profile of %zu kernels", n);
     tn_status st = drive_costs(p->s->p, p->each > 0, p->costs, &p->s->err);
-    return st ? st : session_record(p->s, true, &p->list);
+    return st ? st : session_record(p->s, p->s->now, true, &p->list);
 }
 
 static void close(profiler *p) {
@@ -92,7 +92,8 @@ static void summarise(profiler *p, int rounds) {
 }
 
 tn_status profile_session(tn_session *s, double seconds, double each, tn_profile **out) {
-    tn_program *prog = s->p;
+    session_use_sizes(s);
+    tn_program *prog = s->now->p;
     if (s->imm)
         return err_set(&s->err, TN_ERR_UNSUPPORTED,
                        "a profile of mode immediate: its kernels are compiled one by one; profile mode graph instead");

@@ -10,34 +10,41 @@ typedef struct own_states { /* what a session, or several, have instead of the p
     int sessions; /* atomic */
 } own_states;
 
-struct tn_session {
+typedef struct session_form { /* how a session runs its program, or the special one */
     tn_program *p;
-    buffer *temp, *state, *scratch;
+    list *list;                 /* everything a run does */
+    int64_t *rows;              /* [plan.params.at.n] values of all its parameters; NULL: it has none */
     int64_t *grids;             /* [kernels] thread blocks of the launches, likewise */
     struct device_place *place; /* [plan.bufs.n] of temporaries, where steps may overlap: each has memory of its own */
     device_places places;       /* copies: 0: they are too large for that */
-    bool moved;                 /* all are to be brought to the device before the next run; immediate: .sized is made again */
-    buffer *shared;             /* states that no run changes: the program's, or .. */
-    own_states *own_states;     /* .. those of this session, since it has set one or shares another's; NULL: the program's */
-    bool unread;                /* shared states that the program does not read may lie as another program reads them */
-    list *list;                 /* everything a run does */
-    bool loops;                 /* .. so often as a submit says */
-    int64_t *ring;              /* SLOT_RING: see emit/c.c */
-    int64_t *dims, *rows;       /* behind it: the values of the program's dims, -1: not given yet; of all its parameters */
-    int64_t *io_bytes;          /* [n_io] for these dims; NULL: the program has no dims */
-    void **bound;               /* [n_io] host pointers of the next run; NULL = an input that is not bound */
-    void **kept;                /* [n_io] those that tn_session_bind gave, or NULL; a call of tn_run hides them for its run */
-    uint8_t *io_flags;          /* [n_io] of src/api/bind.c */
-    int *by_address;            /* [n_io] slots, likewise */
-    bool of_call;               /* bound has what a call of tn_run bound, not kept */
-    void **spare;               /* [n_io] memory of outputs that nobody bound, and an address for inputs without bytes */
-    buffer **io_buf;            /* [n_io] device memory, on devices that cannot use host pointers; else NULL */
-    buffer **adopted;      /* [n_io] memory of the device that tn_session_bind_device gave, at kept[i]; elements may be NULL */
-    bool *in_place;        /* [n_io] the list uses adopted[i] instead of io_buf[i] */
-    size_t *io_room;       /* [n_io] its bytes: more than one batch of a ring */
-    size_t *io_stride;     /* [n_io] bytes there from step to step */
-    int64_t *trace;        /* [n_io] steps bound by tn_session_bind_trace, or 0 */
-    struct immediate *imm; /* immediate programs: */
+} session_form;
+
+struct tn_session {
+    tn_program *p;
+    session_form usual, special; /* .p of the second is NULL where there is none */
+    session_form *now;           /* the one for the run's sizes */
+    buffer *temp, *state, *scratch;
+    bool moved;             /* sizes are to be brought to the device before the next run; immediate: .sized is made again */
+    buffer *shared;         /* states that no run changes: the program's, or .. */
+    own_states *own_states; /* .. those of this session, since it has set one or shares another's; NULL: the program's */
+    bool unread;            /* shared states that the program does not read may lie as another program reads them */
+    bool loops;             /* a list does all so often as a submit says */
+    int64_t *ring;          /* SLOT_RING: see emit/c.c */
+    int64_t *dims, *rows;   /* behind it: the values of the program's dims, -1: not given yet; of all its parameters */
+    int64_t *io_bytes;      /* [n_io] for these dims; NULL: the program has no dims */
+    void **bound;           /* [n_io] host pointers of the next run; NULL = an input that is not bound */
+    void **kept;            /* [n_io] those that tn_session_bind gave, or NULL; a call of tn_run hides them for its run */
+    uint8_t *io_flags;      /* [n_io] of src/api/bind.c */
+    int *by_address;        /* [n_io] slots, likewise */
+    bool of_call;           /* bound has what a call of tn_run bound, not kept */
+    void **spare;           /* [n_io] memory of outputs that nobody bound, and an address for inputs without bytes */
+    buffer **io_buf;        /* [n_io] device memory, on devices that cannot use host pointers; else NULL */
+    buffer **adopted;       /* [n_io] memory of the device that tn_session_bind_device gave, at kept[i]; elements may be NULL */
+    bool *in_place;         /* [n_io] the list uses adopted[i] instead of io_buf[i] */
+    size_t *io_room;        /* [n_io] its bytes: more than one batch of a ring */
+    size_t *io_stride;      /* [n_io] bytes there from step to step */
+    int64_t *trace;         /* [n_io] steps bound by tn_session_bind_trace, or 0 */
+    struct immediate *imm;  /* immediate programs: */
     struct sized_graph *sized; /* with the dims of the run; NULL: the program has none */
     struct bodies *bodies;     /* places of results of control flow; NULL: there is none */
     struct node_place *at;     /* [graph.nodes.n + bodies.n] where each value is: */
@@ -59,7 +66,8 @@ void session_close(tn_session *s);
 tn_status session_submit(tn_session *s, int64_t steps);
 /* A list of what a run does, with the session's memory bound: every kernel a launch of its own, or what the program has
  * instead. On errors *out may be a list, too. */
-tn_status session_record(tn_session *s, bool kernels, list **out);
+tn_status session_record(tn_session *s, const session_form *w, bool kernels, list **out);
+void session_use_sizes(tn_session *s); /* the dims as they are now, on devices with memory of their own */
 /* The slot is at data of the host from now on, NULL: at memory that is nobody's; SESSION_MOVED in s->io_flags says so. */
 enum { SESSION_MOVED = 1 };
 void session_place(tn_session *s, int slot, void *data);
@@ -74,7 +82,7 @@ const exts *session_params(const tn_session *s); /* NULL: the program has none *
 tn_status session_set_dims(tn_session *s, const int64_t *values);
 /* Temporaries of so many iterations as fit the arena (with dims: and a GPU's cache) have memory of their own; of none: places
  * as planned. */
-void session_place_temps(tn_session *s);
+void session_place_temps(const tn_session *s, session_form *w);
 bool session_has_dims(const tn_session *s, const char **out_missing); /* all are given */
 static inline int64_t session_bytes(const tn_session *s, int i) { return s->io_bytes ? s->io_bytes[i] : s->p->io[i].bytes; }
 

@@ -24,8 +24,8 @@ static tn_status init_state(tn_session *s) {
 
 /* ---- recording ---- */
 
-static tn_status launch_kernel(tn_session *s, list *l, int i) {
-    const tn_program *p = s->p;
+static tn_status launch_kernel(tn_session *s, const session_form *w, list *l, int i) {
+    const tn_program *p = w->p;
     const pkernel *pk = &p->plan->kernels.at[i];
     const kernel *k = pk->k;
     device_launch what = { .entry = p->kernel_entry[i],
@@ -45,7 +45,7 @@ static tn_status launch_kernel(tn_session *s, list *l, int i) {
         const pbuf *pb = &p->plan->bufs.at[pk->args[b].buf];
         for (int m = 0; m < of->n; m++)
             if (of->at[m].buf == b) maps[m] = (device_map){ what.n_args, of->at[m].pitch, of->at[m].rows, of->at[m].box_rows };
-        int place = s->place && pb->kind == PB_TEMP ? pk->args[b].buf + 1 : 0;
+        int place = w->place && pb->kind == PB_TEMP ? pk->args[b].buf + 1 : 0;
         args[what.n_args++] =
             (device_arg){ pb->slot, (size_t)pb->offset, (size_t)pb->bytes, k->bufs.at[b].kind != KB_IN, place };
     }
@@ -56,27 +56,26 @@ static tn_status launch_kernel(tn_session *s, list *l, int i) {
     return code;
 }
 
-static tn_status record_steps(tn_session *s, list *l, int i, int end);
+static tn_status record_steps(tn_session *s, const session_form *w, list *l, int i, int end);
 
 /* The byte that a step reads. */
-static tn_status record_conditional(tn_session *s, list *l, int i) {
-    const plan *p = s->p->plan;
+static tn_status record_conditional(tn_session *s, const session_form *w, list *l, int i) {
+    const plan *p = w->p->plan;
     const pstep *x = &p->steps.at[i];
     const device_api *api = s->p->dev->api;
     const pbuf *cond = &p->bufs.at[x->cond];
     if (x->kind == PSTEP_LEAVE) return api->leave(l, cond->slot, (size_t)cond->offset, &s->err);
     tn_status code = api->branch(l, cond->slot, (size_t)cond->offset, &s->err);
-    if (!code) code = record_steps(s, l, i + 1, i + 1 + x->n_then);
+    if (!code) code = record_steps(s, w, l, i + 1, i + 1 + x->n_then);
     if (!code && x->n_then < x->inside) code = api->otherwise(l, &s->err);
-    if (!code) code = record_steps(s, l, i + 1 + x->n_then, pstep_end(p, i));
+    if (!code) code = record_steps(s, w, l, i + 1 + x->n_then, pstep_end(p, i));
     return code ? code : api->end(l, &s->err);
 }
 
 /* Where a session keeps the value of a row, in SLOT_RING. */
 static size_t row_at(const plan *p, ext e) { return (size_t)(plan_rows_at(p->io.n, p->params) + 8 * ext_index(e)); }
 
-static tn_status record_repeat(tn_session *s, list *l, const pstep *x) {
-    const plan *p = s->p->plan;
+static tn_status record_repeat(tn_session *s, const plan *p, list *l, const pstep *x) {
     const device_api *api = s->p->dev->api;
     if (!x->times) return api->repeat(l, NULL, &s->err);
     size_t n = (size_t)x->n_rings + 1;
@@ -108,32 +107,51 @@ static tn_status record_repeat(tn_session *s, list *l, const pstep *x) {
 }
 
 /* Steps [i, end) of the plan. */
-static tn_status record_steps(tn_session *s, list *l, int i, int end) {
-    const plan *p = s->p->plan;
+static tn_status record_steps(tn_session *s, const session_form *w, list *l, int i, int end) {
+    const plan *p = w->p->plan;
     const device_api *api = s->p->dev->api;
     tn_status code = TN_OK;
     for (; i < end && !code; i = pstep_end(p, i)) {
         const pstep *x = &p->steps.at[i];
         bool loops = x->kind == PSTEP_LOOP || x->kind == PSTEP_REPEAT;
-        if (x->kind == PSTEP_LAUNCH) code = launch_kernel(s, l, x->kernel);
-        if (pstep_is_conditional(x)) code = record_conditional(s, l, i);
-        if (loops) code = x->kind == PSTEP_LOOP ? api->loop(l, &s->err) : record_repeat(s, l, x);
-        if (loops && !code) code = record_steps(s, l, i + 1, pstep_end(p, i));
+        if (x->kind == PSTEP_LAUNCH) code = launch_kernel(s, w, l, x->kernel);
+        if (pstep_is_conditional(x)) code = record_conditional(s, w, l, i);
+        if (loops) code = x->kind == PSTEP_LOOP ? api->loop(l, &s->err) : record_repeat(s, p, l, x);
+        if (loops && !code) code = record_steps(s, w, l, i + 1, pstep_end(p, i));
         if (loops && !code) code = api->end(l, &s->err);
     }
     return code;
 }
 
 /* Places of temporaries, and what follows from the dims. */
-static void bring_sizes(const tn_session *s, list *l) {
+static void bring_sizes(const tn_session *s, const session_form *w, list *l) {
     const device_api *api = s->p->dev->api;
     const char *missing;
-    if (s->place && api->places) api->places(l, s->places.copies ? &s->places : NULL);
-    if (s->grids && api->sizes && session_has_dims(s, &missing)) api->sizes(l, s->grids, s->rows);
+    if (w->place && api->places) api->places(l, w->places.copies ? &w->places : NULL);
+    if (w->grids && api->sizes && session_has_dims(s, &missing)) api->sizes(l, w->grids, w->rows);
 }
 
-tn_status session_record(tn_session *s, bool kernels, list **out) {
-    tn_program *p = s->p;
+static void bind_all(const tn_session *s, const session_form *w, list *l) {
+    const device_api *api = s->p->dev->api;
+    api->bind(l, SLOT_TEMP, s->temp, 0);
+    api->bind(l, SLOT_STATE, s->state, 0);
+    api->bind(l, SLOT_SHARED, s->shared, 0);
+    api->bind(l, SLOT_CONST, w->p->consts, 0);
+    api->bind(l, SLOT_SCRATCH, s->scratch, 0);
+    if (s->io_buf)
+        api->bind(l, SLOT_RING, s->temp, 0);
+    else
+        api->bind_host(l, SLOT_RING, s->ring);
+    for (int i = 0; i < s->p->n_io; i++) {
+        buffer *b = !s->io_buf ? NULL : s->in_place[i] ? s->adopted[i] : s->io_buf[i];
+        if (b) api->bind(l, SLOT_IO + i, b, 0);
+        if (b && s->in_place[i] && api->ring) api->ring(l, SLOT_IO + i, 0, 1);
+        if (!s->io_buf && s->bound[i]) api->bind_host(l, SLOT_IO + i, s->bound[i]);
+    }
+}
+
+tn_status session_record(tn_session *s, const session_form *w, bool kernels, list **out) {
+    const tn_program *p = w->p;
     const device_api *api = p->dev->api;
     err *e = &s->err;
     bool steps = kernels || !p->main_entry; /* else the program moves its windows itself */
@@ -142,26 +160,25 @@ tn_status session_record(tn_session *s, bool kernels, list **out) {
     list *l = *out;
     bool loops = plan_loop(p->plan) != NULL;
     if (steps)
-        code = record_steps(s, l, 0, p->plan->steps.n);
+        code = record_steps(s, w, l, 0, p->plan->steps.n);
     else
         code = api->launch(l, &(device_launch){ .entry = p->main_entry, .parallel = p->parallel, .loops = loops }, e);
     if (!code) code = api->seal(l, e);
     if (code) return code;
-    api->bind(l, SLOT_TEMP, s->temp, 0);
-    api->bind(l, SLOT_STATE, s->state, 0);
-    api->bind(l, SLOT_SHARED, s->shared, 0);
-    api->bind(l, SLOT_CONST, p->consts, 0);
-    api->bind(l, SLOT_SCRATCH, s->scratch, 0);
-    if (s->io_buf)
-        api->bind(l, SLOT_RING, s->temp, 0);
-    else
-        api->bind_host(l, SLOT_RING, s->ring);
-    bring_sizes(s, l);
-    for (int i = 0; i < p->n_io; i++) {
-        if (s->io_buf && s->io_buf[i]) api->bind(l, SLOT_IO + i, s->io_buf[i], 0);
-        if (!s->io_buf && s->bound[i]) api->bind_host(l, SLOT_IO + i, s->bound[i]);
-    }
+    bind_all(s, w, l);
+    bring_sizes(s, w, l);
     return TN_OK;
+}
+
+void session_use_sizes(tn_session *s) {
+    if (!s->moved || s->imm) return;
+    session_form *w = drive_is_special(s->p, s->dims) ? &s->special : &s->usual;
+    const plan *p = w->p->plan;
+    for (int i = 0; w->grids && i < p->kernels.n; i++) w->grids[i] = ext_of(p->kernels.at[i].k->grid_blocks, w->rows);
+    if (w->place && p->params) session_place_temps(s, w);
+    if (w != s->now) bind_all(s, w, w->list);
+    s->now = w, s->moved = false;
+    bring_sizes(s, w, w->list);
 }
 
 /* How inputs and outputs lie on the device, as the plan's loop has them. */
@@ -176,6 +193,16 @@ static void set_strides(tn_session *s) {
 static size_t ring_length(const tn_session *s) {
     const exts *t = session_params(s);
     return 2 * (size_t)s->p->n_io + 1 + (t ? (size_t)(t->n_dims + t->at.n) : 0);
+}
+
+/* What sizes of a run change in the list. */
+static tn_status take_part(tn_session *s, session_form *w) {
+    const plan *p = w->p->plan;
+    tn_status code = TN_OK;
+    if (p->params) code = take(s, (size_t)p->kernels.n, sizeof *w->grids, &w->grids);
+    if (!code && w->p->elems) code = take(s, (size_t)p->bufs.n, sizeof *w->place, &w->place);
+    if (!code && w->place && !p->params) session_place_temps(s, w);
+    return code;
 }
 
 /* bare: the device's memory for inputs and outputs is somebody else's. */
@@ -203,10 +230,9 @@ static tn_status take_slots(tn_session *s, bool bare) {
     if (!code && !caps.host_memory) code = take(s, n, sizeof *s->io_room, &s->io_room);
     if (!code && !caps.host_memory) code = take(s, n, sizeof *s->io_stride, &s->io_stride);
     if (!code && !caps.host_memory) set_strides(s);
-    if (!code && !caps.host_memory && session_params(s) && p->plan)
-        code = take(s, (size_t)p->plan->kernels.n, sizeof *s->grids, &s->grids);
-    if (!code && !caps.host_memory && p->elems) code = take(s, (size_t)p->plan->bufs.n, sizeof *s->place, &s->place);
-    if (!code && s->place && !session_params(s)) session_place_temps(s);
+    s->usual.rows = s->rows;
+    if (!code && !caps.host_memory && p->plan) code = take_part(s, &s->usual);
+    if (!code && s->special.p) code = take_part(s, &s->special);
     for (size_t i = 0; i < n && !code; i++) {
         s->ring[n + i] = 1;
         size_t room = (size_t)p->io[i].bytes + !p->io[i].bytes; /* not cleared: an output that is bound leaves it untouched */
@@ -228,16 +254,23 @@ static tn_status check_room(tn_session *s, bool bare) {
     if (p->opts.mode == TN_MODE_IMMEDIATE) return TN_OK;
     for (int i = 0; i < p->n_io && !bare; i++) io += (size_t)p->io[i].bytes;
     int64_t state = p->plan->state_bytes + (p->shared || s->own_states ? 0 : p->plan->shared_bytes);
-    return drive_check_room(p, (size_t)plan_temp_room(p->plan), (size_t)state, io, &s->err);
+    return drive_check_room(p, drive_temp_room(p), (size_t)state, io, &s->err);
 }
 
 static tn_status take_arenas(tn_session *s) {
     const tn_program *p = s->p;
     const device_api *api = p->dev->api;
-    tn_status code = api->alloc(p->dev, (size_t)plan_temp_room(p->plan), &s->temp, &s->err);
+    tn_status code = api->alloc(p->dev, drive_temp_room(p), &s->temp, &s->err);
     if (!code) code = api->alloc(p->dev, (size_t)p->plan->state_bytes, &s->state, &s->err);
     if (!code) code = api->alloc(p->dev, p->scratch, &s->scratch, &s->err);
     return code || s->own_states ? code : session_first_states(s);
+}
+
+static void leave_part(tn_session *s, session_form *w) {
+    mem m = s->p->ctx->mem;
+    if (w->list) s->p->dev->api->discard(w->list);
+    if (w->grids) mem_free(m, w->grids, (size_t)w->p->plan->kernels.n * sizeof *w->grids);
+    if (w->place) mem_free(m, w->place, (size_t)w->p->plan->bufs.n * sizeof *w->place);
 }
 
 void session_close(tn_session *s) {
@@ -245,12 +278,11 @@ void session_close(tn_session *s) {
     tn_program *p = s->p;
     mem m = p->ctx->mem;
     size_t n = (size_t)p->n_io;
-    if (s->list) p->dev->api->discard(s->list);
     if (s->temp) p->dev->api->free(p->dev, s->temp);
     if (s->state) p->dev->api->free(p->dev, s->state);
     if (s->scratch) p->dev->api->free(p->dev, s->scratch);
-    if (s->grids) mem_free(m, s->grids, (size_t)p->plan->kernels.n * sizeof *s->grids);
-    if (s->place) mem_free(m, s->place, (size_t)p->plan->bufs.n * sizeof *s->place);
+    leave_part(s, &s->usual);
+    if (s->special.p) leave_part(s, &s->special);
     session_leave_states(s);
     for (size_t i = 0; s->spare && i < n; i++) mem_free(m, s->spare[i], (size_t)p->io[i].bytes);
     for (size_t i = 0; s->io_buf && i < n; i++)
@@ -276,7 +308,7 @@ void session_close(tn_session *s) {
 tn_status session_shell(tn_program *p, bool bare, const tn_session *from, tn_session **out, err *e) {
     tn_session *s = mem_alloc(p->ctx->mem, sizeof *s);
     if (!s) return err_set(e, TN_ERR_NOMEM, "out of memory: a session");
-    s->p = p;
+    s->p = s->usual.p = p, s->special.p = p->special, s->now = &s->usual;
     if (from) session_share(s, from);
     tn_status code = check_room(s, bare);
     if (!code) code = take_slots(s, bare);
@@ -294,7 +326,8 @@ tn_status session_open(tn_program *p, bool bare, const tn_session *from, tn_sess
     tn_status code = session_shell(p, bare, from, &s, e);
     if (code) return code;
     code = take_arenas(s);
-    if (!code) code = session_record(s, p->opts.mode == TN_MODE_GRAPH, &s->list);
+    if (!code) code = session_record(s, &s->usual, p->opts.mode == TN_MODE_GRAPH, &s->usual.list);
+    if (!code && s->special.p) code = session_record(s, &s->special, false, &s->special.list);
     s->loops = plan_loop(p->plan) != NULL;
     if (!code) code = init_state(s);
     if (code) {
@@ -311,8 +344,8 @@ static bool is_in_place(const tn_session *s, int slot) { return s->in_place && s
 static void use_buffer(tn_session *s, int slot, bool in_place) {
     if (s->in_place[slot] == in_place) return;
     s->in_place[slot] = in_place;
-    if (s->p->dev->api->ring) s->p->dev->api->ring(s->list, SLOT_IO + slot, 0, 1);
-    s->p->dev->api->bind(s->list, SLOT_IO + slot, in_place ? s->adopted[slot] : s->io_buf[slot], 0);
+    if (s->p->dev->api->ring) s->p->dev->api->ring(s->now->list, SLOT_IO + slot, 0, 1);
+    s->p->dev->api->bind(s->now->list, SLOT_IO + slot, in_place ? s->adopted[slot] : s->io_buf[slot], 0);
 }
 
 void session_adopt(tn_session *s, int slot, buffer *b) {
@@ -324,16 +357,16 @@ void session_adopt(tn_session *s, int slot, buffer *b) {
 
 void session_place(tn_session *s, int slot, void *data) {
     void *at = data ? data : s->spare[slot];
-    if (s->adopted && s->list) use_buffer(s, slot, s->adopted[slot] && at && at == s->kept[slot]);
+    if (s->adopted && s->now->list) use_buffer(s, slot, s->adopted[slot] && at && at == s->kept[slot]);
     if (at == s->bound[slot]) return;
     s->bound[slot] = at;
     s->io_flags[slot] |= SESSION_MOVED;
-    if (s->list && !s->io_buf && at) s->p->dev->api->bind_host(s->list, SLOT_IO + slot, at);
+    if (s->now->list && !s->io_buf && at) s->p->dev->api->bind_host(s->now->list, SLOT_IO + slot, at);
 }
-void session_bind(tn_session *s, int slot, buffer *b) { s->p->dev->api->bind(s->list, SLOT_IO + slot, b, 0); }
+void session_bind(tn_session *s, int slot, buffer *b) { s->p->dev->api->bind(s->now->list, SLOT_IO + slot, b, 0); }
 tn_status session_queue(tn_session *s) {
     uint64_t ticket;
-    return s->p->dev->api->submit(s->list, 1, &ticket, &s->err);
+    return s->p->dev->api->submit(s->now->list, 1, &ticket, &s->err);
 }
 
 /* Steps of input or output i that a run of so many reads or writes, each at a place of its own; and from step to step. */
@@ -354,11 +387,11 @@ static tn_status make_room(tn_session *s, int i, int64_t steps) {
         if (code) return code;
         p->dev->api->free(p->dev, s->io_buf[i]);
         s->io_buf[i] = b, s->io_room[i] = need;
-        p->dev->api->bind(s->list, SLOT_IO + i, b, 0);
+        p->dev->api->bind(s->now->list, SLOT_IO + i, b, 0);
     }
     int64_t length = s->ring[p->n_io + i];
     bool moves = steps > 1 && length > 1;
-    if (p->dev->api->ring) p->dev->api->ring(s->list, SLOT_IO + i, moves ? s->io_stride[i] : 0, moves ? length : 1);
+    if (p->dev->api->ring) p->dev->api->ring(s->now->list, SLOT_IO + i, moves ? s->io_stride[i] : 0, moves ? length : 1);
     return TN_OK;
 }
 
@@ -418,14 +451,13 @@ static tn_status submit_remote(tn_session *s, int64_t steps, uint64_t *out_ticke
     const device_api *api = p->dev->api;
     tn_status code = TN_OK;
     int64_t fed, at_once = steps_at_once(s, steps, &fed);
-    if (s->moved) bring_sizes(s, s->list);
-    s->moved = false;
+    session_use_sizes(s);
     for (int i = 0; i < p->n_io && !code; i++) code = make_room(s, i, steps);
     for (int64_t first = 0, end; first < steps && !code; first = end) {
         end = first >= fed || steps - first < at_once ? steps : first + at_once;
         code = feed(s, first, end, steps);
-        if (api->start) api->start(s->list, first);
-        if (!code) code = api->submit(s->list, end - first, out_ticket, &s->err);
+        if (api->start) api->start(s->now->list, first);
+        if (!code) code = api->submit(s->now->list, end - first, out_ticket, &s->err);
     }
     return code;
 }
@@ -459,7 +491,7 @@ tn_status session_submit(tn_session *s, int64_t steps) {
     tn_program *p = s->p;
     uint64_t ticket;
     for (int i = 0; i < p->n_io && !p->main_entry && s->loops; i++)
-        p->dev->api->ring(s->list, SLOT_IO + i, steps > 1 ? (size_t)s->ring[i] : 0, s->ring[p->n_io + i]);
-    tn_status code = p->dev->api->submit(s->list, steps, &ticket, &s->err);
+        p->dev->api->ring(s->now->list, SLOT_IO + i, steps > 1 ? (size_t)s->ring[i] : 0, s->ring[p->n_io + i]);
+    tn_status code = p->dev->api->submit(s->now->list, steps, &ticket, &s->err);
     return code ? code : p->dev->api->wait(p->dev, ticket, &s->err);
 }

@@ -53,7 +53,7 @@ void session_leave_states(tn_session *s) {
 static void take_states(tn_session *s, own_states *own) {
     session_leave_states(s);
     s->own_states = own, s->shared = own ? own->buf : s->p->shared;
-    if (s->list) s->p->dev->api->bind(s->list, SLOT_SHARED, s->shared, 0);
+    if (s->now->list) s->p->dev->api->bind(s->now->list, SLOT_SHARED, s->shared, 0);
 }
 
 void session_share(tn_session *to, const tn_session *from) {

@@ -51,7 +51,7 @@ tn_status tuner_bind(tuner *u, tn_session *s) {
             measure_fill(inputs[i], (tn_dtype)io->dtype, io->bytes / (int64_t)dtype_size((tn_dtype)io->dtype), (uint64_t)i);
         }
         s->bound[i] = inputs[i];
-        if (!s->io_buf) s->p->dev->api->bind_host(s->list, SLOT_IO + i, inputs[i]);
+        if (!s->io_buf) s->p->dev->api->bind_host(s->now->list, SLOT_IO + i, inputs[i]);
     }
     return TN_OK;
 }

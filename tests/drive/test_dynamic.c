@@ -407,10 +407,56 @@ static void test_no_allocation(void **state) {
     tn_session_free(s), tn_program_free(p), tn_ctx_free(ctx);
 }
 
+/* A training step over sizes of which the least ones have a program of their own on GPUs: whichever runs, the weights are the
+ * same, and sessions may share them. */
+static tn_program *compile_training(tn_ctx *ctx, const char *device) {
+    tn_graph *g = tn_graph_new(ctx, "training");
+    int64_t batch = tn_dim(g, "batch", 1, 16, 1), length = tn_dim(g, "length", 1, 16, 1);
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(batch, length, 8));
+    tn_tensor h = tn_nn_layer_norm(tn_tanh(tn_nn_linear(x, 40, "fc1")), 0, "n");
+    tn_tensor y = tn_nn_softmax(tn_mean(tn_nn_linear(h, 8, "fc2"), TN_INTS(1), 1), -1);
+    tn_tensor loss = tn_mean(tn_mul(tn_sub(y, x), tn_sub(y, x)), TN_INTS(0, 1, 2), 0);
+    tn_nn_sgd(loss, (tn_nn_optim_opts){ .lr = 0.5 });
+    tn_output(loss, "out");
+    tn_program *p = compile(g, TN_MODE_LOOP, -1, 1, device);
+    tn_graph_free(g);
+    return p;
+}
+
+static void test_least_sizes(void **state) {
+    (void)state;
+    static const int64_t sizes[][2] = { { 1, 1 }, { 3, 5 }, { 1, 1 }, { 1, 1 }, { 16, 16 }, { 1, 2 }, { 1, 1 } };
+    tn_ctx *ctx = ctx_without_compiler();
+    tn_program *p[2] = { compile_training(ctx, NULL), compile_training(ctx, on_device()) };
+    tn_session *s[2], *other;
+    char *text;
+    for (int i = 0; i < 2; i++) assert_int_equal(tn_session_new(p[i], &s[i]), TN_OK);
+    for (size_t k = 0; k < COUNT_OF(sizes); k++) {
+        float loss[2];
+        for (int i = 0; i < 2; i++) {
+            if (tn_bind_dim(s[i], "batch", sizes[k][0])) fail_msg("%s", tn_session_error(s[i]));
+            if (tn_bind_dim(s[i], "length", sizes[k][1])) fail_msg("%s", tn_session_error(s[i]));
+            tn_status code = k % 2 ? tn_run_n(s[i], 3, TN_BIND({ "x", x_data }, { "out", &loss[i] }), 1)
+                                   : tn_run(s[i], TN_BIND({ "x", x_data + 7 * k }, { "out", &loss[i] }));
+            if (code) fail_msg("%s", tn_session_error(s[i]));
+        }
+        if (!(fabsf(loss[0] - loss[1]) <= 1e-5f * fabsf(loss[0])))
+            fail_msg("%d x %d: the loss is %.9g, not %.9g", (int)sizes[k][0], (int)sizes[k][1], (double)loss[1],
+                     (double)loss[0]);
+    }
+    assert_int_equal(tn_session_new(p[1], &other), TN_OK);
+    assert_int_equal(tn_program_text(p[1], "explain", &text), TN_OK);
+    assert_true(!strstr(text, "the least sizes") == !on_device());
+    tn_string_free(ctx, text);
+    tn_session_free(other);
+    for (int i = 0; i < 2; i++) tn_session_free(s[i]), tn_program_free(p[i]);
+    tn_ctx_free(ctx);
+}
+
 int main(int argc, char **argv) { /* a pattern of tests */
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_sizes), cmocka_unit_test(test_rings),
-                                        cmocka_unit_test(test_bindings), cmocka_unit_test(test_constraints),
-                                        cmocka_unit_test(test_no_allocation) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_sizes),         cmocka_unit_test(test_rings),
+                                        cmocka_unit_test(test_bindings),      cmocka_unit_test(test_constraints),
+                                        cmocka_unit_test(test_no_allocation), cmocka_unit_test(test_least_sizes) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
