@@ -87,14 +87,16 @@ double row_common_bytes(const kernel *k, int n_rows, int from, int to) {
         if (in->op == K_LOOP && depth < 64) open[depth++] = i;
         if (in->op == K_END && depth > 0) depth--;
         if (i < from || in->op != K_LOAD || k->bufs.at[in->buf].kind == KB_LOCAL) continue;
-        double n = in->dyn ? (double)in->dyn_n : 1;
+        double n = in->dyn ? (double)in->dyn_n : 1, loads = 1;
         bool own = false;
         for (int d = 0; d < depth; d++) {
             kvar v = k->ins.at[open[d]].var;
+            if (d >= n_rows && open[d] >= from) loads *= (double)k->vars.at[v].extent;
             if (affine_coef(in->idx, v) == 0 || (d >= n_rows && open[d] < from)) continue;
             own |= d < n_rows;
             n *= (double)k->vars.at[v].extent;
         }
+        if (in->dyn && n > loads) n = loads; /* of a table, a row reads what it looks up */
         if (!own) sum += n * (double)dtype_size((tn_dtype)k->bufs.at[in->buf].dtype);
     }
     return sum;

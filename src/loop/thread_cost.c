@@ -36,7 +36,8 @@ double loop_thread_cost(const kernel *k, int from, int to, kvar fast) {
         } else if (in->op == K_END) {
             depth -= depth > 0;
         } else if (in->op == K_LOAD || in->op == K_STORE || in->op == K_SCATTER) {
-            sum += times[depth] * access_cost(fast >= 0 ? affine_coef(in->idx, fast) : 0);
+            sum +=
+                times[depth] * access_cost(fast >= 0 && !kbuf_is_local(&k->bufs.at[in->buf]) ? affine_coef(in->idx, fast) : 0);
         } else if (in->op == K_ALU) {
             sum += times[depth] * op_get((op_code)in->alu)->flops;
         } else if (in->op != K_CONST) {

@@ -82,8 +82,10 @@ static int choose_threads(const kernel *k, int n, const target *t, double *best)
     *best = fmax(waves(rows, t) * (loop_thread_cost(k, 1 + n, k->ins.n - n, fast) + 1), lines / m->count_ns) +
             recipe_start_cost(rows / 128, t);
     if (private_elems(k) > MAX_PRIVATE || n == 0) *best = INFINITY;
-    for (int block_threads = t->block_threads < 32 ? t->block_threads : 32; block_threads <= t->block_threads;
-         block_threads *= 2) {
+    /* More than usual where so few thread blocks have room beside each other that a processor would wait. */
+    int most = t->block_threads;
+    while (2 * most <= t->max_block_threads && crowding(k, most, t) > 1) most *= 2;
+    for (int block_threads = t->block_threads < 32 ? t->block_threads : 32; block_threads <= most; block_threads *= 2) {
         /* few instructions may go through many lines: rows whose elements lie apart, such as sums of columns */
         double apart =
             rows / m->warp / machine_units(t) * part_lines(m, loop_rows_lines(k, 1 + n, k->ins.n - n, block_threads));

@@ -123,7 +123,7 @@ static double otherwise(const row_chain *c, const target *t) {
         const kernel *k = c->p->kernels.at[c->first + i].k;
         if (i + 1 < c->n && (double)k->bytes_written > (double)t->l2_bytes) return INFINITY;
         alone += MEASURED * vertical_alone(k, t);
-        rows += vertical_inside(k, c->shared, row_count(k, c->shared), 1, t);
+        rows += vertical_inside(k, k, c->shared, row_count(k, c->shared), 1, t);
     }
     return fmin(alone, rows);
 }

@@ -61,17 +61,19 @@ int64_t row_read_again(const row_chain *c, const row_link *l, int64_t rows);
 /* Only the chain sees access x is to, and each row its own part. */
 bool row_is_private(const row_chain *c, const row_uses *uses, const row_access *x);
 
-/* row_cut.c: from a kernel on, numbers of rows that its outermost loop and those of the next ones can be cut into, falling. */
+/* row_cut.c: from a kernel on, loops over rows that it and the next ones can have outermost: numbers of pieces that their
+ * outermost loops can be cut into, falling; then the kernel's own loops, one, two, .. */
 typedef struct row_cuts {
     const plan *p;
-    int first, next;
-    int64_t rows;
+    int first, next, most, whole; /* most: loops of the first kernel; whole: so many are taken as they are, 0: pieces */
+    int n;                        /* loops over rows, */
+    int64_t rows, extent[ROW_MOST_SHARED]; /* of so many iterations in all and each */
 } row_cuts;
 row_cuts row_cuts_make(const plan *p, int first);
 bool row_cuts_next(row_cuts *c);
-/* Kernels from `first` on, each of which reads what the one before it makes, with a loop over so many rows outermost, the one
- * that they have being cut; returns how many, 0: none needs to be. out: [ROW_MOST_LINKS] */
-int row_cut(const plan *p, int first, int64_t rows, const target *t, kernel **out);
+/* Kernels from c->first on, each of which reads what the one before it makes, with these loops outermost, theirs being cut and
+ * changing places; returns how many, 0: none needs to. out: [ROW_MOST_LINKS] */
+int row_cut(const row_cuts *c, const target *t, kernel **out);
 
 typedef struct row_form {
     int64_t room;        /* bytes of local buffers between the kernels */

@@ -21,8 +21,10 @@
 enum {
     FEW_ARGS = 60, /* buffers of a chain where the target does not say */
     N_ROWS = 4,
-    MOST_KEPT = 8,   /* kernels of a chain whose rows stay in registers: more would not have room there */
-    MOST_BETWEEN = 8 /* kernels that one moves past */
+    MOST_KEPT = 8,    /* kernels of a chain whose rows stay in registers: more would not have room there */
+    MOST_BETWEEN = 8, /* kernels that one moves past */
+    FEWER = 16,       /* times fewer thread blocks than multiprocessors have tiles at least, .. */
+    LEAST_TILE = 128  /* .. and bytes of a tile */
 };
 #define GAIN 0.85      /* a chain has to be that much faster: the model is rough */
 #define KEPT_GAIN 0.97 /* .. where threads keep their rows, which then takes no more of anything */
@@ -30,7 +32,8 @@ enum {
 typedef struct link { /* a kernel, with so many loops over rows shared */
     row_link row;
     double alone, among;   /* time, in nanoseconds: as a launch of its own, or among others; */
-    double inside[N_ROWS]; /* as part of a chain, a thread block having 1 << i rows; */
+    double inside[N_ROWS]; /* as the last of a chain, a thread block having 1 << i rows; */
+    double before[N_ROWS]; /* where another one follows, that reads its results; */
     double clustered;      /* of one by clusters of thread blocks, besides its contraction: */
     row_contraction layer; /* that; n = 0: it has none */
     int64_t kept; /* elements of a row that each thread can keep its share of: of all nests; 0: its rows are not such */
@@ -49,12 +52,30 @@ static int64_t kept_elems(const kernel *k, int shared) {
     return n;
 }
 
+/* The kernel with what it and another one have in common, one of which makes it, as local buffers: in a chain that lies in
+ * shared memory. */
+static const kernel *link_beside(const plan *p, const pkernel *pk, const pkernel *other, const kernel *k) {
+    kernel *o = arena_copy(p->a, k, sizeof *k);
+    o->bufs.at = arena_copy(p->a, k->bufs.at, sizeof *k->bufs.at * (size_t)k->bufs.n);
+    for (int i = 0; i < k->bufs.n; i++)
+        for (int j = 0; j < other->k->bufs.n; j++)
+            if (pk->args[i].buf >= 0 && pk->args[i].buf == other->args[j].buf &&
+                (k->bufs.at[i].kind != KB_IN || other->k->bufs.at[j].kind != KB_IN))
+                o->bufs.at[i].kind = KB_LOCAL;
+    return o;
+}
+
 /* Times are those of the largest sizes. */
-static const link *link_make(const plan *p, const pkernel *pk, int shared, const target *t) {
+static const link *link_make(const plan *p, int i, int shared, const target *t) {
+    const pkernel *pk = &p->kernels.at[i];
     link l = { .row = row_link_make(p, pk, shared) };
-    const kernel *k = kernel_at_most(pk->k, p->a);
+    const kernel *k = kernel_at_most(pk->k, p->a), *behind = i ? link_beside(p, pk, pk - 1, k) : k,
+                 *between = i + 1 < p->kernels.n ? link_beside(p, pk, pk + 1, behind) : behind;
     l.alone = vertical_alone(k, t), l.among = vertical_among(k, t);
-    for (int i = 0; i < N_ROWS; i++) l.inside[i] = vertical_inside(k, shared, row_count(k, shared), 1 << i, t);
+    for (int r = 0; r < N_ROWS; r++) {
+        l.inside[r] = vertical_inside(k, behind, shared, row_count(k, shared), 1 << r, t);
+        l.before[r] = smaller(l.inside[r], vertical_inside(k, between, shared, row_count(k, shared), 1 << r, t));
+    }
     l.clustered = vertical_clustered(k, shared, row_count(k, shared), t, &l.layer);
     l.kept = shared ? kept_elems(k, shared) : 0;
     return arena_copy(p->a, &l, sizeof l);
@@ -64,6 +85,8 @@ typedef struct chain {
     row_chain row;
     bool clustered; /* by clusters of thread blocks it is fastest */
     bool kept;      /* with rows in the registers of threads it is fastest */
+    double shorter; /* the gain of all but the last */
+    kernel **cut;   /* [row.n] that take the place of the plan's, whose loops are others; NULL: these are the plan's */
 } chain;
 typedef struct chooser {
     plan *p;
@@ -89,7 +112,7 @@ static bool is_running(const kernel *k, arena *a, const target *t) {
 
 static const link *link_of(chooser *w, int i, int shared) {
     const link **l = &w->links[i * (ROW_MOST_SHARED + 1) + shared];
-    if (!*l) *l = link_make(w->p, &w->p->kernels.at[i], shared, w->t);
+    if (!*l) *l = link_make(w->p, i, shared, w->t);
     return *l;
 }
 
@@ -134,7 +157,7 @@ static double add_kept(kept_rows *r, const row_chain *c, const link *l, const ke
 static double grow(chooser *w, int first, int shared, chain *out, const char **out_end) {
     plan *p = w->p;
     const kernel *k0 = p->kernels.at[first].k;
-    double alone = 0, among = 0, inside[N_ROWS] = { 0 }, clustered = 0, best = 0;
+    double alone = 0, among = 0, inside[N_ROWS] = { 0 }, clustered = 0, best = 0, last = 0, shorter = 0;
     double summed = INFINITY; /* of the contractions by clusters; nothing else is done faster by them */
     int best_n = 0;
     int64_t columns = 0;
@@ -160,8 +183,9 @@ static double grow(chooser *w, int first, int shared, chain *out, const char **o
         }
         double least = INFINITY;
         for (int r = 0; r < N_ROWS; r++) {
-            inside[r] += l->inside[r];
-            if (inside[r] < least && (r == 0 || (shared && divisor % (1 << r) == 0))) least = inside[r];
+            double all = inside[r] + l->inside[r];
+            inside[r] += l->before[r];
+            if (all < least && (r == 0 || (shared && divisor % (1 << r) == 0))) least = all;
         }
         bool chained = alone * GAIN > least + w->after_ns; /* else steps that follow each other may overlap, launch by launch */
         bool by_clusters = clustered + summed < least && (chained || clustered + summed < among) && is_private(w, &c);
@@ -170,13 +194,17 @@ static double grow(chooser *w, int first, int shared, chain *out, const char **o
         double gain = alone * GAIN - least, kept_gain = alone * KEPT_GAIN - kept;
         bool is_kept = kept_gain > gain;
         if (is_kept) gain = kept_gain;
-        if (c.n > 1 && gain > best) best = gain, best_n = c.n, best_clustered = by_clusters && !is_kept, best_kept = is_kept;
+        if (c.n > 1 && gain > best) {
+            best = gain, shorter = last, best_n = c.n;
+            best_clustered = by_clusters && !is_kept, best_kept = is_kept;
+        }
+        last = c.n > 1 ? gain : 0;
         if (gain + best < -8 * w->after_ns && !rows.n) { /* it will not be made up for */
             *out_end = "a thread block takes longer for its rows of this than a launch of its own";
             break;
         }
     }
-    *out = (chain){ row_chain_make(p, first, shared), best_clustered, best_kept };
+    *out = (chain){ row_chain_make(p, first, shared), best_clustered, best_kept, shorter, NULL };
     for (int i = 0; i < best_n; i++) row_append(&out->row, c.links.at[i], p->kernels.at[first + i].k);
     if (best_n < c.n && !*out_end) *out_end = "a thread block takes longer for its rows of this than a launch of its own";
     return best;
@@ -193,23 +221,50 @@ static void swap_kernels(chooser *w, int i, int n, kernel **other) {
 }
 
 /* A chain that gains more than `most`, of kernels whose outermost loops differ, but can be cut into as many rows: tiles of what
- * they all go over. Those of the best chain are in the plan then. */
-static void grow_cut(chooser *w, int first, double most, chain *out, const char **out_end) {
-    kernel *cut[ROW_MOST_LINKS], *best[ROW_MOST_LINKS];
-    int n_best = 0, n;
+ * they all go over. Returns what it gains, or `most`. */
+static double grow_cut(chooser *w, int first, double most, chain *out, const char **out_end) {
+    kernel *cut[ROW_MOST_LINKS];
+    int n;
     int64_t made = (int64_t)w->p->kernels.at[first].k->bytes_written; /* of a tile, one kernel reads it, one writes it */
-    for (row_cuts r = row_cuts_make(w->p, first); row_cuts_next(&r) && (double)r.rows >= machine_units(w->t);) {
+    for (row_cuts r = row_cuts_make(w->p, first); row_cuts_next(&r);) {
         chain c;
         const char *end;
-        if (2 * made / r.rows > w->room || (n = row_cut(w->p, first, r.rows, w->t, cut)) < 2) continue;
+        bool fits = made >= LEAST_TILE * r.rows && 2 * made / r.rows <= w->room;
+        if (!fits || (double)(FEWER * r.rows) < machine_units(w->t) || (n = row_cut(&r, w->t, cut)) < 2) continue;
         swap_kernels(w, first, n, cut);
-        double gain = grow(w, first, 1, &c, &end);
+        double gain = grow(w, first, r.n, &c, &end);
         swap_kernels(w, first, n, cut);
         if (gain <= most) continue;
-        most = gain, *out = c, *out_end = end, n_best = c.row.n;
-        memcpy(best, cut, sizeof *best * (size_t)n_best);
+        most = gain, *out = c, *out_end = end;
+        out->cut = arena_copy(w->p->a, cut, sizeof *cut * (size_t)c.row.n);
     }
-    swap_kernels(w, first, n_best, best);
+    return most;
+}
+
+/* The chain from kernel `first` on that gains most; of one kernel: none gains anything. Returns what it gains. */
+static double find_chain(chooser *w, int first, chain *out, const char **out_end) {
+    double most = 0;
+    *out = (chain){ .row.n = 1 }, *out_end = NULL;
+    for (int shared = row_shared_loops(w->p->kernels.at[first].k); shared >= (w->p->params ? 1 : 0); shared--) {
+        chain c;
+        const char *reason;
+        double gain = grow(w, first, shared, &c, &reason);
+        if (gain > most) most = gain, *out = c, *out_end = reason;
+        if (!*out_end && most == 0) *out_end = reason;
+    }
+    return w->p->params ? most : grow_cut(w, first, most, out, out_end);
+}
+
+/* Of a chain of tiles, the last kernel may be worth more as the first of the next one. */
+static void leave_last(chooser *w, chain *c, double gain) {
+    chain next;
+    const char *end;
+    row_chain all = c->row, *row = &c->row;
+    int after = all.first + all.n;
+    if (!c->cut || after == w->p->kernels.n) return;
+    if (gain + find_chain(w, after, &next, &end) >= c->shorter + find_chain(w, after - 1, &next, &end)) return;
+    *row = row_chain_make(w->p, all.first, all.shared);
+    for (int i = 0; i < all.n - 1; i++) row_append(row, all.links.at[i], c->cut[i]);
 }
 
 /* Whether the two may change places: neither writes what the other reads or writes. */
@@ -307,7 +362,7 @@ void fuse_vertically(plan *p, const target *t) {
     chooser w = { .p = p,
                   .t = t,
                   .after_ns = machine_row_of(t)->after_ns,
-                  .room = t->shared_bytes - 16 * t->block_threads,
+                  .room = target_shared_most(t) - 16 * t->block_threads,
                   .most_args = t->buffers ? t->buffers : FEW_ARGS };
     bring_together(p);
     w.links = ARENA_ARRAY(p->a, const link *, p->kernels.n *(ROW_MOST_SHARED + 1) + 1);
@@ -317,17 +372,11 @@ void fuse_vertically(plan *p, const target *t) {
     w.running = ARENA_ARRAY(p->a, bool, p->kernels.n + 1);
     for (int i = 0; i < p->kernels.n; i++) w.running[i] = is_running(kernel_at_most(p->kernels.at[i].k, p->a), p->a, t);
     for (int i = 0; i < p->kernels.n;) {
-        chain best = { .row.n = 1 };
-        double most = 0;
-        const char *end = NULL;
-        for (int shared = row_shared_loops(p->kernels.at[i].k); shared >= (p->params ? 1 : 0); shared--) {
-            chain c;
-            const char *reason;
-            double gain = grow(&w, i, shared, &c, &reason);
-            if (gain > most) most = gain, best = c, end = reason;
-            if (!end && most == 0) end = reason;
-        }
-        if (!p->params) grow_cut(&w, i, most, &best, &end);
+        chain best;
+        const char *end;
+        double gain = find_chain(&w, i, &best, &end);
+        leave_last(&w, &best, gain);
+        if (best.cut) swap_kernels(&w, i, best.row.n, best.cut);
         int n = best.row.n;
         pkernel joined = p->kernels.at[i];
         if (best.kept) n = join_kept(&w, &best.row);

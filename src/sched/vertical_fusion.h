@@ -10,7 +10,7 @@
 double vertical_alone(const kernel *k, const target *t);
 double vertical_among(const kernel *k, const target *t);
 /* As part of a chain: a thread block for `rows` iterations of its first `shared` loops, which are all_rows. */
-double vertical_inside(const kernel *k, int shared, int64_t all_rows, int rows, const target *t);
+double vertical_inside(const kernel *k, const kernel *near, int shared, int64_t all_rows, int rows, const target *t);
 
 /* The same by clusters of thread blocks; INFINITY where that does not go. A contraction is *out, whose own time depends on the
  * shape and does not count; else out->n = 0. */

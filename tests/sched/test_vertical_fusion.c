@@ -460,13 +460,55 @@ static void test_kept_rows(void **st) {
     });
 }
 
+/* The smaller and the larger of entries a half apart along an axis, in the order of axes perm, one behind the other along `to`.
+ */
+static val exchanged(graph *g, val x, int axis, const int64_t *perm, int to) {
+    const node *n = graph_get(g, x);
+    int64_t start[TN_MAX_RANK] = { 0 }, size[TN_MAX_RANK], step[TN_MAX_RANK];
+    val half[2], both[2];
+    int rank = n->rank;
+    for (int i = 0; i < rank; i++) size[i] = n->dims[i], step[i] = 1;
+    size[axis] = 1;
+    for (int i = 0; i < 2; i++) {
+        start[axis] = i;
+        half[i] = graph_permute(g, graph_slice(g, x, start, size, step), perm);
+    }
+    both[0] = graph_binary(g, OP_min, half[0], half[1]), both[1] = graph_binary(g, OP_max, half[0], half[1]);
+    return graph_concat(g, both, 2, to);
+}
+
+/* Exchanges along the rows of runs of rows, in tiles of all rows and some neighbours, which lie in no one piece in memory: the
+ * first and the last kernel's loops change places, and those between are cut. One kernel, whatever the sizes are. */
+static void test_column_tiles(void **st) {
+    (void)st;
+    uint64_t seed = fresh_seed();
+    static const int64_t shapes[][3] = { { 1, 64, 32 }, { 4, 16, 64 }, { 3, 24, 16 }, { 2, 40, 8 } }; /* runs, across, width */
+    for (size_t i = 0; i < COUNT_OF(shapes); i++)
+        IN_ARENA({
+            graph *g = graph_make(&a, "tiles");
+            int64_t runs = shapes[i][0];
+            int64_t across = shapes[i][1];
+            int64_t width = shapes[i][2];
+            val x = input(g, "x", TN_I64, 5, (int64_t[]){ runs, 2, 4, across, width });
+            x = exchanged(g, x, 1, (int64_t[]){ 0, 3, 1, 2, 4 }, 2);
+            x = graph_reshape(g, x, 3, (int64_t[]){ runs * across * 2, 2, 2 * width });
+            x = exchanged(g, x, 1, (int64_t[]){ 0, 1, 2 }, 1);
+            x = graph_reshape(g, x, 5, (int64_t[]){ runs, across, 4, 2, width });
+            x = exchanged(g, x, 3, (int64_t[]){ 0, 2, 3, 1, 4 }, 2);
+            graph_output(g, "y", x);
+            facts f = agree(g, &a, small_gpu(64, 1 << 17), seed, "tiles of columns");
+            assert_int_equal(f.kernels, 1);
+            assert_int_equal(f.chains, 1);
+        });
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_kept_rows),     cmocka_unit_test(test_networks),
-                                        cmocka_unit_test(test_many_states),   cmocka_unit_test(test_rows),
-                                        cmocka_unit_test(test_all_rows),      cmocka_unit_test(test_weight_gradient),
-                                        cmocka_unit_test(test_states),        cmocka_unit_test(test_layers),
-                                        cmocka_unit_test(test_clusters),      cmocka_unit_test(test_one_shape),
-                                        cmocka_unit_test(test_large),         cmocka_unit_test(test_all_layers),
-                                        cmocka_unit_test(test_result_between) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_column_tiles),    cmocka_unit_test(test_kept_rows),     cmocka_unit_test(test_networks),
+        cmocka_unit_test(test_many_states),     cmocka_unit_test(test_rows),          cmocka_unit_test(test_all_rows),
+        cmocka_unit_test(test_weight_gradient), cmocka_unit_test(test_states),        cmocka_unit_test(test_layers),
+        cmocka_unit_test(test_clusters),        cmocka_unit_test(test_one_shape),     cmocka_unit_test(test_large),
+        cmocka_unit_test(test_all_layers),      cmocka_unit_test(test_result_between)
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
