@@ -6,19 +6,22 @@
  * is read off the sorted key. Values of 64 bits are sorted twice, by their lower and then by their upper 32 bits.
  *
  * The network is laid out so that exchanges meet along an outer axis: the sequence is cut into columns, which lie side by side
- * in memory and are sorted all at once; then columns are merged two by two, of many keys the second one sorted from
- * its end. Where a sequence is one column in the end, small strides are done on its transpose. Of many keys, strides are done
- * together that stay in a tile of neighbours, and its transpose is its own: a GPU keeps the tile (sched/row_cut.c). */
+ * in memory and are sorted all at once, and then merged. All that stays in a tile of rows of columns is done tile by tile, and
+ * exchanges from tile to tile in tiles, too, of as many rows, each a tile as it lies in memory, and neighbours: a GPU keeps
+ * either kind (sched/row_cut.c). */
 #include "api/api.h"
 
 #define FAIL(g, ...) guard_fail((g)->a->gd, __VA_ARGS__)
 
 enum {
-    LANES = 16 /* neighbours in memory that make an exchange fast */,
-    TOGETHER = 4,      /* elements of exchanges done at once, .. */
-    MOST_TOGETHER = 8, /* .. and where the keys are so many that each pass over them waits for memory */
+    LANES = 8 /* neighbours in memory that make an exchange fast: columns of a sequence */,
+    FEW = 4,  /* elements of exchanges done at once, .. */
+    MOST = 8, /* .. and where the keys are so many that each pass over them waits for memory */
     MANY_KEYS = 1 << 17,
-    TILE = 1 << 11 /* keys side by side: exchanges within them follow each other without waiting for memory */
+    TILE = 1 << 12,       /* keys side by side, exchanges among which follow each other without waiting for memory; .. */
+    LARGE_TILE = 1 << 13, /* .. of so long a sequence that tiles of as many rows would be narrow */
+    LARGE = 1 << 22,
+    MOST_BESIDE = 1024 /* keys of rows that lie side by side */
 };
 static const double WORD = 4294967296.0; /* values of 32 bits */
 
@@ -51,79 +54,95 @@ static int64_t power_above(int64_t n) {
 
 /* ---- the network ---- */
 
-/* Exchanges at distances n / 2 .. 1 among n slices. */
-static void exchange(graph *g, val *slice, int n) {
-    for (int half = n / 2; half >= 1; half /= 2)
+/* Exchanges at distances n / 2 .. 1 among n slices; up: from 1 on. */
+static void exchange(graph *g, val *slice, int n, bool up) {
+    for (int step = 1; step < n; step *= 2) {
+        int half = up ? step : n / 2 / step;
         for (int i = 0; i < n; i++) {
             if (i & half) continue;
             val low = graph_binary(g, OP_min, slice[i], slice[i | half]);
             slice[i | half] = graph_binary(g, OP_max, slice[i], slice[i | half]);
             slice[i] = low;
         }
+    }
 }
 
-static int most_together(keys k) { return k.outer * k.length * k.inner < MANY_KEYS ? TOGETHER : MOST_TOGETHER; }
+/* What is merged with what comes before it is sorted from its end: by keys with all bits turned. */
+typedef struct turning {
+    int turned;      /* of entries that are exchanged, those with this bit of their number are turned, and no more then; */
+    bool odd, later; /* turned are then those of odd numbers along the first axis; the later half along the last */
+} turning;
 
-/* Strides from there on do not reach behind a tile. */
-static int64_t tile_of(keys k) { return most_together(k) == MOST_TOGETHER && TILE % k.inner == 0 ? TILE / k.inner : 1; }
+/* 0 and -1, of x's shape. */
+static val odd_ones(graph *g, val x) {
+    const node *n = graph_get(g, x);
+    return graph_unary(g, OP_neg, binary(g, OP_and, graph_iota(g, TN_I64, n->rank, n->dims, 0), 1));
+}
+static val later_half(graph *g, val x) {
+    const node *n = graph_get(g, x);
+    int last = n->rank - 1;
+    val first = binary(g, OP_lt, graph_iota(g, TN_I64, n->rank, n->dims, last), (double)(n->dims[last] / 2));
+    return graph_select(g, first, number(g, x, 0), number(g, x, -1));
+}
+
+/* Entries 0 .. n of axis, in the order of axes perm, are exchanged, and lie next to each other along axis `to` then. */
+static val exchange_along(graph *g, val x, int axis, int n, bool up, const int64_t *perm, int to, const turning *t) {
+    const node *m = graph_get(g, x);
+    int64_t start[TN_MAX_RANK] = { 0 }, size[TN_MAX_RANK], step[TN_MAX_RANK];
+    int rank = m->rank;
+    val slice[MOST];
+    for (int i = 0; i < rank; i++) size[i] = m->dims[i], step[i] = 1;
+    size[axis] = 1;
+    for (int i = 0; i < n; i++) {
+        start[axis] = i;
+        val y = graph_slice(g, x, start, size, step), mask = 0;
+        bool back = t && (i & t->turned);
+        if (t && (t->odd || t->later)) mask = t->odd ? odd_ones(g, y) : later_half(g, y);
+        if (back) mask = mask ? binary(g, OP_xor, mask, -1) : number(g, y, -1);
+        if (mask) y = graph_binary(g, OP_xor, y, mask);
+        slice[i] = perm ? graph_permute(g, y, perm) : y;
+    }
+    exchange(g, slice, n, up);
+    return graph_concat(g, slice, n, to);
+}
+
+static int most_together(keys k) { return k.outer * k.length * k.inner < MANY_KEYS ? FEW : MOST; }
 
 /* Bitonic runs of `run` keys become sorted: exchanges at strides run / 2 .. 1. */
 static keys sort_runs(graph *g, keys k, int64_t run) {
-    int64_t tile = tile_of(k);
-    for (int64_t stride = run / 2; stride >= 1;) {
+    for (int64_t stride = run / 2; stride >= 1; stride /= 2) {
         int64_t blocks = k.outer * k.length / (2 * stride);
         if (stride * k.inner < LANES && blocks >= LANES) { /* the rest on the transpose */
-            int64_t row = 2 * stride * k.inner,
-                    tiles = tile > 1 && TILE % row == 0 && blocks * row % TILE == 0 ? blocks * row / TILE : 1;
-            blocks /= tiles;
-            val x = graph_permute(g, graph_reshape(g, k.at, 3, (int64_t[]){ tiles, blocks, row }), (int64_t[]){ 0, 2, 1 });
-            keys t = sort_runs(g, (keys){ x, tiles, 2 * stride, blocks * k.inner }, 2 * stride);
-            x = graph_reshape(g, t.at, 3, (int64_t[]){ tiles, row, blocks });
-            k.at = graph_permute(g, x, (int64_t[]){ 0, 2, 1 });
+            int64_t row = 2 * stride * k.inner;
+            val x = graph_permute(g, graph_reshape(g, k.at, 2, (int64_t[]){ blocks, row }), (int64_t[]){ 1, 0 });
+            keys t = sort_runs(g, (keys){ x, 1, 2 * stride, blocks * k.inner }, 2 * stride);
+            k.at = graph_permute(g, graph_reshape(g, t.at, 2, (int64_t[]){ row, blocks }), (int64_t[]){ 1, 0 });
             return k;
         }
         int n = 2, most = most_together(k);
-        int64_t least = stride > tile ? tile : 1;
-        while (n < most && stride > least && (stride / 2 * k.inner >= LANES || blocks < LANES)) n *= 2, stride /= 2;
-        blocks = k.outer * k.length / (n * stride);
-        val x = reshape4(g, k.at, 1, blocks, n, stride * k.inner), slice[MOST_TOGETHER];
-        for (int i = 0; i < n; i++) slice[i] = part(g, x, 2, i, 1);
-        exchange(g, slice, n);
-        k.at = graph_concat(g, slice, n, 2);
-        stride /= 2;
+        while (n < most && stride > 1 && (stride / 2 * k.inner >= LANES || blocks < LANES)) n *= 2, stride /= 2;
+        val x = graph_reshape(g, k.at, 3, (int64_t[]){ k.outer * k.length / (n * stride), n, stride * k.inner });
+        k.at = exchange_along(g, x, 1, n, false, NULL, 1, NULL);
     }
     return k;
 }
 
-/* The second half of the entries of the last axis, turned round: what is sorted of them then lies the other way. */
-static val turn_half(graph *g, val x) {
-    int64_t dims[4];
-    memcpy(dims, graph_get(g, x)->dims, sizeof dims);
-    val first = binary(g, OP_lt, graph_iota(g, TN_I64, 4, dims, 3), (double)(dims[3] / 2));
-    return graph_binary(g, OP_xor, x, graph_select(g, first, number(g, x, 0), number(g, x, -1)));
-}
-
-typedef enum join_kind { ROWS, COLUMNS, LAST_COLUMNS } join_kind;
-
-/* a and b, [outer, n, inner], are sorted along n, a power of two, b of columns turned round: so is the result, k.length = 2 n.
- * Of many, the exchanges at strides n and n / 2 .. are done together, those of the second half of rows on what is turned at
- * last. */
-static keys join(graph *g, keys k, val a, val b, join_kind kind) {
-    int64_t n = k.length / 2, at_once = 1, most = most_together(k) == MOST_TOGETHER ? MOST_TOGETHER / 2 : 1;
-    int64_t least = n > tile_of(k) ? tile_of(k) : 1;
-    while (at_once < most && n / at_once > least && (n / at_once / 2 * k.inner >= LANES || k.inner == 1)) at_once *= 2;
+/* a and b, [outer, n, inner], are sorted along n, a power of two: so is the result, k.length = 2 n. Of many, the exchanges at
+ * strides n and n / 2 .. are done together, those of the second half on what is turned round at last. */
+static keys join(graph *g, keys k, val a, val b) {
+    int64_t n = k.length / 2, at_once = 1, most = most_together(k) == MOST ? MOST / 2 : 1;
+    while (at_once < most && n / at_once > 1 && (n / at_once / 2 * k.inner >= LANES || k.inner == 1)) at_once *= 2;
     int64_t stride = n / at_once;
-    val low[MOST_TOGETHER], *high = low + at_once;
+    val low[MOST], *high = low + at_once;
     a = reshape4(g, a, k.outer, at_once, stride, k.inner), b = reshape4(g, b, k.outer, at_once, stride, k.inner);
-    b = kind == ROWS ? graph_flip(g, b, 1 << 1 | 1 << 2) : binary(g, OP_xor, b, -1);
-    if (kind == COLUMNS) a = turn_half(g, a), b = turn_half(g, b);
+    b = graph_flip(g, b, 1 << 1 | 1 << 2);
     for (int i = 0; i < at_once; i++) {
         val x = part(g, a, 1, i, 1), y = part(g, b, 1, i, 1);
         low[i] = graph_binary(g, OP_min, x, y);
-        high[kind == ROWS ? at_once - 1 - i : i] = graph_binary(g, OP_max, x, y);
+        high[at_once - 1 - i] = graph_binary(g, OP_max, x, y);
     }
-    exchange(g, low, (int)at_once), exchange(g, high, (int)at_once);
-    for (int i = 0; i < at_once && stride > 1 && kind == ROWS; i++) high[i] = graph_flip(g, high[i], 1 << 2);
+    exchange(g, low, (int)at_once, false), exchange(g, high, (int)at_once, false);
+    for (int i = 0; i < at_once && stride > 1; i++) high[i] = graph_flip(g, high[i], 1 << 2);
     k.at = graph_concat(g, low, (int)(2 * at_once), 1);
     return sort_runs(g, k, stride);
 }
@@ -131,7 +150,7 @@ static keys join(graph *g, keys k, val a, val b, join_kind kind) {
 /* Sorts along the length, a power of two. */
 static keys sort_columns(graph *g, keys k) {
     int64_t first = most_together(k) < k.length ? most_together(k) : k.length, length = k.length, outer = k.outer;
-    val slice[MOST_TOGETHER], x = reshape4(g, k.at, 1, outer * length / first, first, k.inner);
+    val slice[MOST], x = reshape4(g, k.at, 1, outer * length / first, first, k.inner);
     for (int i = 0; i < first; i++) slice[i] = part(g, x, 2, i, 1);
     for (int run = 2; run <= first; run *= 2)
         for (int at = 0; at < first; at += run) {
@@ -139,13 +158,13 @@ static keys sort_columns(graph *g, keys k) {
                 val low = graph_binary(g, OP_min, slice[i], slice[j]);
                 slice[j] = graph_binary(g, OP_max, slice[i], slice[j]), slice[i] = low;
             }
-            exchange(g, slice + at, run / 2), exchange(g, slice + at + run / 2, run / 2);
+            exchange(g, slice + at, run / 2, false), exchange(g, slice + at + run / 2, run / 2, false);
         }
     k.at = graph_concat(g, slice, (int)first, 2);
     for (int64_t run = 2 * first; run <= length; run *= 2) {
         x = reshape4(g, k.at, outer * length / run, 2, run / 2, k.inner);
         k.outer = outer * length / run, k.length = run;
-        k = join(g, k, part(g, x, 1, 0, 1), part(g, x, 1, 1, 1), ROWS);
+        k = join(g, k, part(g, x, 1, 0, 1), part(g, x, 1, 1, 1));
     }
     k.outer = outer, k.length = length;
     return k;
@@ -158,23 +177,115 @@ static keys padded(graph *g, keys k, int64_t length) {
     return k;
 }
 
-static keys sort_all(graph *g, keys k) {
-    int64_t length = power_above(k.length), columns = 1;
-    if (k.inner < LANES)
-        while (columns * columns < length && (columns < LANES || length < MANY_KEYS)) columns *= 2;
-    if (columns > length) columns = length;
-    int64_t inner = k.inner;
-    k = padded(g, k, length);
-    k.length = length / columns, k.inner = columns * inner;
-    bool turns = columns > 1 && most_together(k) == MOST_TOGETHER;
-    if (turns) k.at = turn_half(g, reshape4(g, k.at, 1, k.outer, k.length, k.inner));
-    k = sort_columns(g, k);
-    for (; columns > 1; columns /= 2) {
-        val x = reshape4(g, k.at, k.outer, k.length, 2, k.inner / 2);
-        val a = part(g, x, 2, 0, 1), b = part(g, x, 2, 1, 1);
-        k.inner /= 2, k.length *= 2;
-        k = join(g, k, a, b, !turns ? ROWS : columns > 2 ? COLUMNS : LAST_COLUMNS);
+/* ---- tiles ---- */
+
+typedef struct tiling {
+    int64_t tile, tiles; /* keys of a tile; how many there are */
+    int bits;            /* of the numbers of entries that are exchanged at once, at most */
+} tiling;
+
+static int log2_of(int64_t n) {
+    int bits = 0;
+    while ((int64_t)1 << bits < n) bits++;
+    return bits;
+}
+static int passes_of(const tiling *t, int64_t n) { return (log2_of(n) + t->bits - 1) / t->bits; }
+
+/* Entries that pass i of those for n exchanges at once. */
+static int64_t together(const tiling *t, int64_t n, int i) {
+    int passes = passes_of(t, n);
+    return (int64_t)1 << (log2_of(n) + passes - 1 - i) / passes;
+}
+
+/* x: runs of `rows` rows of `columns` keys, exchanged along the rows in tiles of them; columns of the sequence are exchanged
+ * before, if among > 1, so many. What is turned is turned back first. */
+static val exchange_rows(graph *g, val x, const tiling *t, int64_t runs, int64_t rows, int64_t columns, int among,
+                         const turning *turn) {
+    int64_t width = t->tile / rows, across = columns / width, done = 1;
+    int passes = passes_of(t, rows);
+    if (among > 1) {
+        x = graph_reshape(g, x, 6, (int64_t[]){ runs, rows, across, width / LANES, among, LANES / among });
+        x = exchange_along(g, x, 4, among, true, (int64_t[]){ 0, 2, 1, 3, 4, 5 }, 4, turn);
+    } else if (passes == 1) {
+        return exchange_along(g, graph_reshape(g, x, 3, (int64_t[]){ runs, rows, columns }), 1, (int)rows, false, NULL, 1,
+                              turn);
     }
+    for (int i = 0; i < passes; i++) {
+        int64_t n = together(t, rows, i), rest = rows / done / n;
+        if (i == 0 && among < 2) {
+            x = graph_reshape(g, x, 5, (int64_t[]){ runs, n, rest, across, width });
+            x = exchange_along(g, x, 1, (int)n, false, (int64_t[]){ 0, 3, 1, 2, 4 }, 2, turn);
+        } else if (i + 1 < passes) {
+            x = graph_reshape(g, x, 3, (int64_t[]){ runs * across * done, n, rest * width });
+            x = exchange_along(g, x, 1, (int)n, false, NULL, 1, NULL);
+        } else {
+            x = graph_reshape(g, x, 5, (int64_t[]){ runs, across, done, n, width });
+            x = exchange_along(g, x, 3, (int)n, false, (int64_t[]){ 0, 2, 3, 1, 4 }, 2, NULL);
+        }
+        done *= n;
+    }
+    return x;
+}
+
+/* Bitonic runs of `rows` tiles become sorted along their columns, and along `among` neighbouring columns before. */
+static val sort_run_of_tiles(graph *g, val x, const tiling *t, int64_t rows, int among, const turning *turn) {
+    int64_t most = t->tile / (2 * LANES), of_tile = t->tile / LANES, left = of_tile;
+    if (rows == 1) {
+        x = graph_reshape(g, x, 3, (int64_t[]){ t->tiles * of_tile, among, LANES / among });
+        x = exchange_along(g, x, 1, among, true, NULL, 1, turn);
+    }
+    for (int64_t n, runs = t->tiles / rows; rows > 1; rows /= n, runs *= n, among = 1, turn = NULL) {
+        n = rows < most ? rows : most;
+        x = exchange_rows(g, x, t, runs, n, rows / n * t->tile, among, turn);
+    }
+    for (int i = 0; i < passes_of(t, of_tile); i++) {
+        int64_t n = together(t, of_tile, i);
+        x = graph_reshape(g, x, 3, (int64_t[]){ t->tiles * (of_tile / left), n, left / n * LANES });
+        x = exchange_along(g, x, 1, (int)n, false, NULL, 1, NULL);
+        left /= n;
+    }
+    return x;
+}
+
+/* [outer, length], a power of two above LANES. Columns are sorted: within tiles, then runs of tiles are merged. Then columns
+ * are merged, and stay where they are: the result is what lies column by column, by their numbers with bits reversed. */
+static val sort_tiles(graph *g, keys k) {
+    tiling t = { .tile = k.length < LARGE ? TILE : LARGE_TILE, .bits = log2_of(most_together(k)) };
+    if (t.tile > k.length) t.tile = k.length;
+    t.tiles = k.outer * k.length / t.tile;
+    int64_t of_column = k.length / t.tile, rows_of_all = k.outer * k.length / LANES;
+    int64_t dims[TN_MAX_RANK] = { k.outer, k.length / LANES }, reversed[TN_MAX_RANK] = { 0 };
+    int rank = 2;
+    for (int n = 1; n < LANES; n *= 2) dims[rank++] = 2;
+    for (int i = 1; i < rank; i++) reversed[i] = rank - i;
+    val x = graph_reshape(g, k.at, 2, (int64_t[]){ of_column > 1 ? t.tiles : rows_of_all, of_column > 1 ? t.tile : LANES });
+    x = graph_binary(g, OP_xor, x, of_column > 1 ? odd_ones(g, x) : later_half(g, x));
+    x = sort_columns(g, (keys){ x, t.tiles, t.tile / LANES, LANES }).at;
+    for (int64_t rows = 2; rows <= of_column; rows *= 2) {
+        int64_t at_first = rows < t.tile / (2 * LANES) ? rows : t.tile / (2 * LANES);
+        turning turn = { .turned = (int)together(&t, at_first, 0) / 2, .odd = rows < of_column };
+        if (!turn.odd) { /* by columns from there on */
+            x = graph_reshape(g, x, 2, (int64_t[]){ rows_of_all, LANES });
+            x = graph_binary(g, OP_xor, x, later_half(g, x));
+        }
+        x = sort_run_of_tiles(g, x, &t, rows, 1, &turn);
+    }
+    for (int n = 2; n <= LANES; n *= 2)
+        x = sort_run_of_tiles(g, x, &t, of_column, n, &(turning){ .turned = 1, .later = n < LANES });
+    return graph_permute(g, graph_reshape(g, x, rank, dims), reversed);
+}
+
+static keys sort_all(graph *g, keys k) {
+    int64_t inner = k.inner;
+    k = padded(g, k, power_above(k.length));
+    if (inner >= LANES || k.length <= LANES) return sort_columns(g, k);
+    if (inner > 1) k.at = graph_permute(g, k.at, (int64_t[]){ 0, 2, 1 });
+    k.outer *= inner, k.inner = 1;
+    k.at = sort_tiles(g, k);
+    k.outer /= inner, k.inner = inner;
+    if (inner == 1) return k;
+    k.at = graph_reshape(g, k.at, 3, (int64_t[]){ k.outer, inner, k.length });
+    k.at = graph_permute(g, k.at, (int64_t[]){ 0, 2, 1 });
     return k;
 }
 
@@ -281,15 +392,19 @@ static val key_of(graph *g, val digit, val at) {
 /* Of [outer, n, inner] keys in 32 bits each: the order of their positions. */
 static val order_of(graph *g, val digit, const int64_t dims[3], int64_t count) {
     keys k = { key_of(g, digit, graph_iota(g, TN_I64, 3, dims, 1)), dims[0], dims[1], dims[2] };
-    bool across = k.inner < LANES && k.outer >= LANES && k.length <= 1024; /* rows side by side */
-    if (across) {
-        k.at = graph_permute(g, k.at, (int64_t[]){ 1, 0, 2 });
-        k.inner *= k.outer, k.outer = 1;
+    int64_t beside = 1; /* so many short rows lie side by side, as many as fit in a tile; or all */
+    if (k.inner < LANES && k.length <= MOST_BESIDE) {
+        while (beside * k.inner * power_above(k.length) < LARGE_TILE && k.outer % (2 * beside) == 0) beside *= 2;
+        if (beside * k.inner < LANES && k.outer >= LANES) beside = k.outer;
+    }
+    if (beside > 1) {
+        k.at = graph_permute(g, reshape4(g, k.at, k.outer / beside, beside, k.length, k.inner), (int64_t[]){ 0, 2, 1, 3 });
+        k.inner *= beside, k.outer /= beside;
     }
     val r = first_keys(g, k, count);
-    if (across) {
-        r = graph_reshape(g, r, 3, (int64_t[]){ count, dims[0], dims[2] });
-        r = graph_permute(g, r, (int64_t[]){ 1, 0, 2 });
+    if (beside > 1) {
+        r = graph_permute(g, reshape4(g, r, k.outer, count, beside, dims[2]), (int64_t[]){ 0, 2, 1, 3 });
+        r = graph_reshape(g, r, 3, (int64_t[]){ dims[0], count, dims[2] });
     }
     return binary(g, OP_and, r, WORD - 1);
 }
