@@ -270,6 +270,29 @@ static int piece_of(const clike *e, const kins *in) {
     return e->k->bufs.at[in->buf].kind == KB_LOCAL && size != 2 ? 1 : n;
 }
 
+/* Lanes that go through memory at once in a run whose sizes have them begin at a multiple of 16 bytes. 0: that does not depend
+ * on sizes. All threads find the same, or nearly so. */
+static int piece_of_run(const clike *e, const kins *in) {
+    const kbuf *b = &e->k->bufs.at[in->buf];
+    int size = (int)dtype_size((tn_dtype)b->dtype), n = size ? 16 / size : 0;
+    bool sized = !ext_is_lit(in->idx.base);
+    for (int i = 0; i < in->idx.n; i++) sized = sized || !ext_is_lit(in->idx.t[i].coef);
+    if (!sized || in->lane_stride != 1 || in->packed || in->dyn || size < 4 || n < 2 || in->lanes % n) return 0;
+    return kbuf_is_local(b) || piece_of(e, in) > 1 ? 0 : n;
+}
+
+/* Lanes [lane, lane + n) are all there, and begin at such a multiple. */
+static void print_piece_condition(clike *e, const kins *in, int lane, int n) {
+    str_add(e->out, "if (((size_t)(&");
+    print_element(e, in, lane);
+    str_add(e->out, ") & 15) == 0");
+    for (int end = 0; end < (in->n_mask ? 2 : 0); end++) {
+        str_add(e->out, " & ");
+        print_condition(e, in, end ? lane + n - 1 : lane);
+    }
+    str_add(e->out, ")");
+}
+
 bool clike_is_kept(const clike *e, const kins *load) {
     const kins *store = load + 1, *last = &e->k->ins.at[e->k->ins.n - 1];
     return e->k->block_threads && store < last && load->op == K_LOAD && load->lanes == 8 && load->mode == LOAD_HOISTED &&
@@ -451,7 +474,14 @@ static void load_array(clike *e, const kins *in, reg r) {
         return;
     }
     str_addf(e->out, "%sx1 v%u[%d];", clike_reg_type((tn_dtype)in->dtype), r, in->lanes);
+    int whole = in->op == K_LOAD ? piece_of_run(e, in) : 0;
     for (int lane = 0; lane < in->lanes; lane += n) {
+        if (whole && lane % whole == 0) {
+            str_add(e->out, " ");
+            print_piece_condition(e, in, lane, whole);
+            load_piece(e, in, r, lane, whole);
+            str_add(e->out, " else {");
+        }
         if (in->n_mask) {
             str_add(e->out, " if (");
             print_condition(e, in, lane);
@@ -460,10 +490,12 @@ static void load_array(clike *e, const kins *in, reg r) {
         if (in->n_mask && n == 1) str_add(e->out, " {");
         load_lanes(e, in, r, lane, n);
         if (in->n_mask && n == 1) str_add(e->out, " }");
-        if (!in->n_mask) continue;
-        str_add(e->out, " else {");
-        print_fill(e, in, r, lane, n);
-        str_add(e->out, " }");
+        if (in->n_mask) {
+            str_add(e->out, " else {");
+            print_fill(e, in, r, lane, n);
+            str_add(e->out, " }");
+        }
+        if (whole && lane % whole == whole - 1) str_add(e->out, " }");
     }
     str_add(e->out, "\n");
 }
@@ -556,8 +588,17 @@ static void store_array(clike *e, const kins *in) {
         return;
     }
     clike_need(e, dtype_reg(t), 1);
+    int whole = is_async(e, in) || in->op != K_STORE ? 0 : piece_of_run(e, in);
     for (int lane = 0; lane < in->lanes; lane += n) {
         if (lane) clike_line(e);
+        if (whole && lane % whole == 0) {
+            print_piece_condition(e, in, lane, whole);
+            str_add(e->out, " ");
+            store_piece(e, in, lane, whole);
+            clike_line(e);
+            str_add(e->out, "else {\n");
+            clike_line(e);
+        }
         if (in->n_mask) {
             str_add(e->out, "if (");
             print_condition(e, in, lane);
@@ -577,6 +618,7 @@ static void store_array(clike *e, const kins *in) {
         str_addf(e->out, " = (%s)", clike_memory_type(t));
         print_stored(e, in, 1, lane);
         str_add(e->out, ";\n");
+        if (whole && lane % whole == whole - 1) clike_line(e), str_add(e->out, "}\n");
     }
 }
 
