@@ -23,8 +23,7 @@ enum {
     N_ROWS = 4,
     MOST_KEPT = 8,    /* kernels of a chain whose rows stay in registers: more would not have room there */
     MOST_BETWEEN = 8, /* kernels that one moves past */
-    FEWER = 16,       /* times fewer thread blocks than multiprocessors have tiles at least, .. */
-    LEAST_TILE = 128  /* .. and bytes of a tile */
+    LEAST_TILE = 128  /* bytes */
 };
 #define GAIN 0.85      /* a chain has to be that much faster: the model is rough */
 #define KEPT_GAIN 0.97 /* .. where threads keep their rows, which then takes no more of anything */
@@ -230,7 +229,7 @@ static double grow_cut(chooser *w, int first, double most, chain *out, const cha
         chain c;
         const char *end;
         bool fits = made >= LEAST_TILE * r.rows && 2 * made / r.rows <= w->room;
-        if (!fits || (double)(FEWER * r.rows) < machine_units(w->t) || (n = row_cut(&r, w->t, cut)) < 2) continue;
+        if (!fits || r.rows < 2 || (n = row_cut(&r, w->t, cut)) < 2) continue;
         swap_kernels(w, first, n, cut);
         double gain = grow(w, first, r.n, &c, &end);
         swap_kernels(w, first, n, cut);
