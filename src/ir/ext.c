@@ -293,6 +293,7 @@ ext ext_mul(exts *t, ext x, ext y) {
 
 bool ext_divides(exts *t, ext x, ext y, ext *out) {
     if (x == 0 || x == y) return *out = x ? 1 : 0, true;
+    if (ext_is_lit(y) && y < 0 && y > EXT_LEAST) return ext_divides(t, x, -y, out) && (*out = ext_mul(t, *out, -1), true);
     if (ext_is_lit(y)) {
         if (y == 0 || ext_divisor(t, x) % y) return false;
         return *out = ext_is_lit(x) ? x / y : ext_floor_div(t, x, y), true;

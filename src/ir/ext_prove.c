@@ -2,8 +2,10 @@
  *
  * In: a table and two exts. Out: true where it is proven. Method: the difference is a polynomial over rows that are neither
  * sums nor products. Divisions, minima and maxima are replaced one after the other by what bounds them from the side that makes
- * the difference smaller. Then each dim is its least value plus a number that is not negative: where no coefficient is
- * negative, or what is negative is small enough, nothing is below zero. Polynomials beyond the fixed size are not proven. */
+ * the difference smaller. Where that proves nothing, it is tried once more with sizes that are the less the larger a dim is,
+ * such as 7 - n, as they stand in products: they are at least 0. Then each dim is its least value plus a number that is not
+ * negative: where no coefficient is negative, or what is negative is small enough, nothing is below zero. Polynomials beyond
+ * the fixed size are not proven. */
 #include "ir/ext.h"
 
 enum { MOST_TERMS = 64, MOST_FACTORS = 6, MOST_DEPTH = 8 };
@@ -17,6 +19,7 @@ typedef struct poly {
     int n;
     term at[MOST_TERMS];
     bool failed; /* it does not fit */
+    bool less;   /* factors as 7 - n are none of its sums */
 } poly;
 
 static void clear(poly *p) { p->n = 0, p->failed = false; }
@@ -69,14 +72,31 @@ static void multiply(poly *out, const poly *x, const poly *y) {
         for (int j = 0; j < y->n && !out->failed; j++) multiply_term(out, &x->at[i], &y->at[j]);
 }
 
-static void of_ext(const exts *t, ext e, poly *out) {
+/* A sum from which rows are taken off. */
+static bool is_less(const exts *t, ext e) {
     const ext_row *r = ext_is_lit(e) ? NULL : exts_row(t, e);
-    clear(out);
+    if (r && r->op == EXT_ADD) return is_less(t, r->a) || is_less(t, r->b);
+    return r && r->op == EXT_MUL && ext_is_lit(r->b) && r->b < 0;
+}
+
+static void of_ext(const exts *t, ext e, bool less, poly *out);
+static void of_factor(const exts *t, ext e, bool less, poly *out) {
+    if (!less || ext_is_lit(e) || exts_row(t, e)->op != EXT_ADD || ext_lo(t, e) < 0 || !is_less(t, e)) {
+        of_ext(t, e, less, out);
+        return;
+    }
+    clear(out), out->less = less;
+    add_term(out, &(term){ .coef = 1, .n = 1, .at = { e } });
+}
+static void of_ext(const exts *t, ext e, bool less, poly *out) {
+    const ext_row *r = ext_is_lit(e) ? NULL : exts_row(t, e);
+    clear(out), out->less = less;
     if (!r)
         add_term(out, &(term){ .coef = e });
     else if (r->op == EXT_ADD || r->op == EXT_MUL) {
         poly *x = ARENA_NEW(t->scratch, poly), *y = ARENA_NEW(t->scratch, poly);
-        of_ext(t, r->a, x), of_ext(t, r->b, y);
+        void (*of)(const exts *t, ext e, bool less, poly *out) = r->op == EXT_MUL ? of_factor : of_ext;
+        of(t, r->a, less, x), of(t, r->b, less, y);
         if (r->op == EXT_MUL)
             multiply(out, x, y);
         else
@@ -88,9 +108,9 @@ static void of_ext(const exts *t, ext e, poly *out) {
 /* p with row `from` replaced by (by + plus) / over. Each term with it must be a multiple of `over` and have it once. */
 static bool replace(const exts *t, const poly *p, ext from, ext by, int64_t plus, int64_t over, poly *out) {
     poly *x = ARENA_NEW(t->scratch, poly), *one = ARENA_NEW(t->scratch, poly);
-    of_ext(t, by, x);
+    of_ext(t, by, p->less, x);
     add_term(x, &(term){ .coef = plus });
-    clear(out), out->failed = p->failed;
+    clear(out), out->failed = p->failed, out->less = p->less;
     for (int i = 0; i < p->n; i++) {
         term *rest = &one->at[0];
         int times = 0;
@@ -174,7 +194,7 @@ static bool never_negative_by_pieces(const exts *t, const poly *p, ext e, bool l
             const ext_row *o = exts_row(t, p->at[i].at[j]);
             if (o->op != EXT_FLOOR || o->a != r->a || !ext_is_lit(o->b) || o->b >= r->b || r->b % o->b) continue;
             poly *x = ARENA_NEW(t->scratch, poly), *y = ARENA_NEW(t->scratch, poly);
-            add_scaled(y, p, r->b / o->b);
+            add_scaled(y, p, r->b / o->b), y->less = p->less;
             if (replace(t, y, e, p->at[i].at[j], less ? 0 : 1 - r->b / o->b, r->b / o->b, x) && never_negative(t, x, depth + 1))
                 return true;
         }
@@ -193,7 +213,7 @@ static bool never_negative_without(const exts *t, const poly *p, ext e, int dept
         if (r->op == EXT_FLOOR && never_negative_by_pieces(t, p, e, sign < 0, depth)) return true;
         bool exact = ext_divisor(t, r->a) % c == 0;
         int64_t off = exact ? 0 : r->op == EXT_FLOOR ? (sign > 0 ? 1 - c : 0) : (sign > 0 ? 0 : c - 1);
-        add_scaled(y, p, c); /* c times as much has the same sign */
+        add_scaled(y, p, c), y->less = p->less; /* c times as much has the same sign */
         return replace(t, y, e, r->a, off, c, x) && never_negative(t, x, depth + 1);
     }
     if (!replace(t, p, e, r->a, 0, 1, x) || !replace(t, p, e, r->b, 0, 1, y)) return false;
@@ -206,19 +226,42 @@ static bool never_negative(const exts *t, const poly *p, int depth) {
     if (is_positive(t, p)) return true;
     for (int i = 0; i < p->n; i++)
         for (int j = 0; j < p->at[i].n; j++)
-            if (exts_row(t, p->at[i].at[j])->op != EXT_DIM && never_negative_without(t, p, p->at[i].at[j], depth)) return true;
+            if (exts_row(t, p->at[i].at[j])->op > EXT_MUL && never_negative_without(t, p, p->at[i].at[j], depth)) return true;
     return false;
+}
+
+/* Where 7 - n is a factor, what p has of n alone becomes 7 less as many of these. */
+static void replace_dims(const exts *t, poly *p) {
+    for (int i = 0; i < p->n; i++)
+        for (int j = 0; j < p->at[i].n; j++) {
+            const ext_row *sum = exts_row(t, p->at[i].at[j]);
+            const ext_row *r = sum->op == EXT_ADD && ext_is_lit(sum->b) && !ext_is_lit(sum->a) ? exts_row(t, sum->a) : NULL;
+            if (!r || r->op != EXT_MUL || r->b != -1) continue;
+            for (int k = 0; k < p->n; k++) {
+                term was = p->at[k];
+                int64_t times;
+                if (was.n != 1 || was.at[0] != r->a || __builtin_mul_overflow(was.coef, sum->b, &times)) continue;
+                add_term(p, &(term){ .coef = times });
+                add_term(p, &(term){ .coef = -was.coef, .n = 1, .at = { p->at[i].at[j] } });
+                add_term(p, &(term){ .coef = -was.coef, .n = 1, .at = { r->a } });
+                return;
+            }
+        }
 }
 
 bool ext_never_less(const exts *t, ext x, ext y) {
     if (x == y) return true;
     if (ext_lo(t, x) >= ext_hi(t, y) && (ext_is_lit(y) || ext_hi(t, y) < INT64_MAX)) return true;
     if (ext_is_lit(x) && ext_is_lit(y)) return x >= y;
-    poly *p = ARENA_NEW(t->scratch, poly), *q = ARENA_NEW(t->scratch, poly);
-    of_ext(t, x, p), of_ext(t, y, q);
-    add_scaled(p, q, -1);
-    bool proven = never_negative(t, p, 0);
-    arena_reset(t->scratch);
+    bool proven = false;
+    for (int less = 0; less < 2 && !proven; less++) {
+        poly *p = ARENA_NEW(t->scratch, poly), *q = ARENA_NEW(t->scratch, poly);
+        of_ext(t, x, less, p), of_ext(t, y, less, q);
+        add_scaled(p, q, -1);
+        if (less) replace_dims(t, p);
+        proven = never_negative(t, p, 0);
+        arena_reset(t->scratch);
+    }
     return proven;
 }
 

@@ -295,8 +295,8 @@ static bool is_inside_by(prover *p, const kins *in, int n_open, ext part) {
         ext of[2] = { r->a, r->b }; /* the table may move */
         bool sum = r->op == EXT_ADD;
         for (int i = 0; i < 2; i++) { /* of a product: what is beside it may be the rest of the expression */
-            if (sum && is_inside_by(p, in, n_open, of[i])) return true;
-            p->by = of[i];
+            if (is_inside_by(p, in, n_open, of[i])) return true;
+            p->by = ext_is_lit(of[i]) && of[i] < 0 ? -of[i] : of[i];
             if (!sum && ext_lo(p->t, p->by) >= 0 && is_inside(p, in, n_open, false, &x)) return true;
         }
     }

@@ -151,6 +151,17 @@ static bool agrees(graph *g, trial *x) {
 
 /* What random graphs found, reduced. */
 static const char *const found[] = {
+    "graph @less<n 0..5>(x f32[n*-1 + 7,n,16]) {\n  %1 = add x, x f32[n*-1 + 7,n,16]\n  return %1 as \"y\"\n}\n",
+    "graph @less_of_rows<n 0..18>(x f32[7,n], y f32[min(n, 6)*-1 + 7,n]) {\n"
+    "  %1 = pad y before=[min(n, 6),0] after=[0,0] value=0.0 f32[7,n]\n"
+    "  %2 = add x, %1 f32[7,n]\n"
+    "  return %2 as \"z\"\n"
+    "}\n",
+    "graph @less_of_columns<n 0..9>(x f32[n,4], y f32[n,min(n, 3)*-1 + 4]) {\n"
+    "  %1 = pad y before=[0,min(n, 3)] after=[0,0] value=0.0 f32[n,4]\n"
+    "  %2 = add x, %1 f32[n,4]\n"
+    "  return %2 as \"z\"\n"
+    "}\n",
     "graph @empty_mask<n 1..31>(x f32[n,3]) {\n" /* the border's own elements are cut off again */
     "  %1 = pad x before=[0,1] after=[0,0] value=1.0 f32[n,4]\n"
     "  %2 = slice %1 start=[0,0] step=[1,1] f32[n,2]\n"
