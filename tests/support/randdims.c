@@ -4,7 +4,8 @@
  * a certain size; other constants and states of that size become inputs. Shapes follow by the rules of the ops; sizes that an
  * op has as an attribute (of a reshape, an expand, a slice) are made of those of its operand. Where the dim has its largest
  * value, the graph is the one that it was made of; smaller ones have slices that stay at the end of their axis, and wider
- * borders. A graph in which two sizes were equal by chance alone has no such form. */
+ * borders. Some graphs have results besides that are the longer the less a dim is. A graph in which two sizes were equal by
+ * chance alone has no such form. */
 #include "ir/region.h"
 #include "support/support.h"
 
@@ -94,6 +95,19 @@ static bool has_size(const lift *l, const node *n) {
     return false;
 }
 
+/* One more result: a part of x that is the longer the less the dim is. */
+static void output_less(lift *l, val x) {
+    const node *n = graph_get(l->g, x);
+    ext start[TN_MAX_RANK] = { 0 }, size[TN_MAX_RANK], step[TN_MAX_RANK];
+    int axis = n->rank ? (int)rng_below(&l->r, (uint32_t)n->rank) : 0;
+    if (!n->rank || n->dtype == TN_BOOL || !ext_is_lit(n->dims[axis]) || n->dims[axis] < 2) return;
+    for (int i = 0; i < n->rank; i++) size[i] = n->dims[i], step[i] = 1;
+    ext dim = l->dim[rng_below(&l->r, (uint32_t)l->n)], first = ext_sub(l->t, dim, ext_lo(l->t, dim));
+    start[axis] = ext_min(l->t, first, n->dims[axis] - 1), size[axis] = ext_sub(l->t, n->dims[axis], start[axis]);
+    val part = graph_slice(l->g, x, start, size, step);
+    graph_output(l->g, arena_printf(l->a, "less%u", x), graph_binary(l->g, OP_add, part, part));
+}
+
 static void build(lift *l) {
     for (val v = 1; v < (val)l->from->nodes.n; v++) {
         spec s = graph_spec(l->from, v);
@@ -108,6 +122,7 @@ static void build(lift *l) {
         if (known && has_size(l, graph_get(l->from, v))) s.op = OP_input, s.data = NULL, s.name = arena_printf(l->a, "c%u", v);
         s.dims = dims, s.in = in, s.attr = attr;
         l->map[v] = graph_add(l->g, &s);
+        if (v > 1 && l->g->outputs.n < 2 && !rng_below(&l->r, 6)) output_less(l, l->map[v]);
     }
     for (int i = 0; i < l->from->outputs.n; i++) {
         const output *o = &l->from->outputs.at[i];
