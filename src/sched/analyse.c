@@ -331,15 +331,18 @@ static bool walk_root_read(walk *w, val v, const affine *idx) {
     return true;
 }
 
-/* Work on an operand that the contraction reads so few times that a tile of rows has all of them: it is done as the operand is
- * loaded, and what is stored stays as small as it was. Or work that is done as the operand is packed. */
+/* Work on an operand that the contraction reads so few times that a tile of rows has all of them, or that a GPU computes while
+ * memory comes: it is done as the operand is loaded, and what is stored stays as small as it was. Or work that a processor does
+ * as it packs the operand. */
 static bool is_prologue(const walk *w, pending at) {
     const graph *g = w->s->g;
     const node *n = graph_get(g, at.v);
     int64_t elems = graph_elems(g, at.v);
-    if (w->s->opts.fusion < 2 || w->s->opts.rows_only || elems < PROLOGUE_ELEMS) return false;
+    if (w->s->opts.fusion < 2 || elems < PROLOGUE_ELEMS) return false;
     if (op_get((op_code)n->op)->flops <= PROLOGUE_FLOPS && at.dot_work / PROLOGUE_READS <= elems) return true;
-    if (w->s->opts.fusion < 3 || !at.use.elems || !sched_packs_computed(w->s, (tn_dtype)n->dtype, elems, &at.use)) return false;
+    if (w->s->opts.rows_only || w->s->opts.fusion < 3 || !at.use.elems ||
+        !sched_packs_computed(w->s, (tn_dtype)n->dtype, elems, &at.use))
+        return false;
     w->an->packs = true;
     return true;
 }

@@ -209,8 +209,35 @@ static void test_gpt2(void **state) {
     check_model(&gpt2);
 }
 
+/* A GPU multiplies one token by weights as they lie: none are written as f32 first. */
+static void test_gpu(void **state) {
+    (void)state;
+    static const char *const written[] = { "out f32[163840]", "out f32[262144]", "out f32[524288]" };
+    for (int bits = 4; bits <= 8; bits += 4)
+        for (int block = 0; block <= BLOCK; block += BLOCK) {
+            const tn_nn_lm_matrix f = {
+                .group = GROUP, .bits = bits, .has_least = 1, .scale = block ? TN_I8 : TN_F16, .block = block
+            };
+            tn_graph *g = tn_graph_new(ctx, "lm");
+            tn_nn_lm_opts o = llama;
+            tn_program *p;
+            tn_compile_opts c = TN_COMPILE_DEFAULTS;
+            char *text;
+            c.device = "null-cuda";
+            o.matrix = form_of, o.matrix_ud = (void *)(uintptr_t)&f;
+            tn_output(tn_nn_lm_cached(tn_input(g, "tokens", TN_I32, TN_DIMS(1, 1)), tn_input(g, "start", TN_I64, TN_SCALAR), o),
+                      "logits");
+            need(tn_compile(g, &c, &p));
+            need(tn_program_text(p, "kernels", &text));
+            for (int i = 0; i < 3; i++)
+                if (strstr(text, written[i])) fail_msg("%d bits, blocks of %d: %s\n%s", bits, block, written[i], text);
+            tn_string_free(ctx, text);
+            tn_program_free(p), tn_graph_free(g);
+        }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_llama), cmocka_unit_test(test_gpt2) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_llama), cmocka_unit_test(test_gpt2), cmocka_unit_test(test_gpu) };
     tn_config cfg = { .struct_size = sizeof cfg, .cpu = getenv("TENON_CPU") };
     ctx = tn_ctx_new(&cfg);
     if (!ctx) return 1;
