@@ -304,6 +304,21 @@ static bool is_inside_by(prover *p, const kins *in, int n_open, ext part) {
     return is_inside(p, in, n_open, false, &x);
 }
 
+static bool never_below_by(prover *p, ext x, const ext *room) { /* or after one of what a mask leaves, which is never below 0 */
+    bool proven = ext_never_less(p->t, x, 0);
+    for (int i = 0; i < 2 && !proven; i++) proven = ext_never_less(p->t, ext_sub(p->t, x, room[i]), 0);
+    return proven;
+}
+
+/* A mask without variables holds: what it says of dims makes a place that has nothing to do with it one of the buffer. */
+static bool is_there_where(prover *p, const kins *in, int n_open, const kmask *m) {
+    range x;
+    ext room[] = { ext_sub(p->t, m->e.base, m->lo), ext_add(p->t, ext_sub(p->t, m->hi, m->e.base), -1) };
+    ext last = ext_add(p->t, p->k->bufs.at[in->buf].elems, -1);
+    return index_range(p, in, n_open, &x) && never_below_by(p, x.lo, room) &&
+           never_below_by(p, ext_sub(p->t, last, x.hi), room);
+}
+
 /* By a mask that compares dims with each other. */
 static bool is_inside_where(prover *p, const kins *in, int n_open) {
     bool inside = false;
@@ -315,6 +330,9 @@ static bool is_inside_where(prover *p, const kins *in, int n_open) {
         inside = is_inside(p, in, n_open, false, &x) || is_inside_by(p, in, n_open, in->idx.base);
     }
     p->fixed = NULL, p->masked = false;
+    for (int m = 0; m < in->n_mask && !inside; m++)
+        inside = !in->mask[m].e.n && !in->mask_lane[m] && !has_literal_bounds(&in->mask[m]) &&
+                 is_there_where(p, in, n_open, &in->mask[m]);
     return inside;
 }
 

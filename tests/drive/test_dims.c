@@ -162,6 +162,12 @@ static const char *const found[] = {
     "  %2 = add x, %1 f32[n,4]\n"
     "  return %2 as \"z\"\n"
     "}\n",
+    "graph @constant_place<n 1..3>(x f32[n], y f32[2,n]) {\n" /* which a mask without loops says is there */
+    "  %1 = flip x axes=[0] f32[n]\n"
+    "  %2 = pad %1 before=[n*-1 + 3] after=[2] value=0.0 f32[5]\n"
+    "  %3 = dot %2, y contract=[]x[] f32[5,2,n]\n"
+    "  return %3 as \"z\"\n"
+    "}\n",
     "graph @empty_mask<n 1..31>(x f32[n,3]) {\n" /* the border's own elements are cut off again */
     "  %1 = pad x before=[0,1] after=[0,0] value=1.0 f32[n,4]\n"
     "  %2 = slice %1 start=[0,0] step=[1,1] f32[n,2]\n"
