@@ -235,6 +235,7 @@ static double grow_cut(chooser *w, int first, double most, chain *out, const cha
         swap_kernels(w, first, n, cut);
         if (gain <= most) continue;
         most = gain, *out = c, *out_end = end;
+        for (int i = n; i < c.row.n; i++) cut[i] = w->p->kernels.at[first + i].k; /* the chain went on behind them */
         out->cut = arena_copy(w->p->a, cut, sizeof *cut * (size_t)c.row.n);
     }
     return most;
