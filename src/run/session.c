@@ -196,7 +196,7 @@ static size_t ring_length(const tn_session *s) {
 }
 
 /* What sizes of a run change in the list. */
-static tn_status take_part(tn_session *s, session_form *w) {
+static tn_status take_form(tn_session *s, session_form *w) {
     const plan *p = w->p->plan;
     tn_status code = TN_OK;
     if (p->params) code = take(s, (size_t)p->kernels.n, sizeof *w->grids, &w->grids);
@@ -231,8 +231,8 @@ static tn_status take_slots(tn_session *s, bool bare) {
     if (!code && !caps.host_memory) code = take(s, n, sizeof *s->io_stride, &s->io_stride);
     if (!code && !caps.host_memory) set_strides(s);
     s->usual.rows = s->rows;
-    if (!code && !caps.host_memory && p->plan) code = take_part(s, &s->usual);
-    if (!code && s->special.p) code = take_part(s, &s->special);
+    if (!code && !caps.host_memory && p->plan) code = take_form(s, &s->usual);
+    if (!code && s->special.p) code = take_form(s, &s->special);
     for (size_t i = 0; i < n && !code; i++) {
         s->ring[n + i] = 1;
         size_t room = (size_t)p->io[i].bytes + !p->io[i].bytes; /* not cleared: an output that is bound leaves it untouched */
@@ -266,7 +266,7 @@ static tn_status take_arenas(tn_session *s) {
     return code || s->own_states ? code : session_first_states(s);
 }
 
-static void leave_part(tn_session *s, session_form *w) {
+static void leave_form(tn_session *s, session_form *w) {
     mem m = s->p->ctx->mem;
     if (w->list) s->p->dev->api->discard(w->list);
     if (w->grids) mem_free(m, w->grids, (size_t)w->p->plan->kernels.n * sizeof *w->grids);
@@ -278,11 +278,12 @@ void session_close(tn_session *s) {
     tn_program *p = s->p;
     mem m = p->ctx->mem;
     size_t n = (size_t)p->n_io;
+    /* First: a thread of the last run may still be on its way to the end, with the session's memory. */
+    leave_form(s, &s->usual);
+    if (s->special.p) leave_form(s, &s->special);
     if (s->temp) p->dev->api->free(p->dev, s->temp);
     if (s->state) p->dev->api->free(p->dev, s->state);
     if (s->scratch) p->dev->api->free(p->dev, s->scratch);
-    leave_part(s, &s->usual);
-    if (s->special.p) leave_part(s, &s->special);
     session_leave_states(s);
     for (size_t i = 0; s->spare && i < n; i++) mem_free(m, s->spare[i], (size_t)p->io[i].bytes);
     for (size_t i = 0; s->io_buf && i < n; i++)
