@@ -131,6 +131,7 @@ static void bring_sizes(const tn_session *s, const session_form *w, list *l) {
     if (w->grids && api->sizes && session_has_dims(s, &missing)) api->sizes(l, w->grids, w->rows);
 }
 
+/* A list that was not in use knows nothing of what was bound meanwhile. */
 static void bind_all(const tn_session *s, const session_form *w, list *l) {
     const device_api *api = s->p->dev->api;
     api->bind(l, SLOT_TEMP, s->temp, 0);
