@@ -2,7 +2,8 @@
  *
  * In: repeats that end with copies of new values to the state. Out: a copy goes where the new value may be written over the old
  * one: no kernel between the two reads the old one, and its own kernel reads each element before it writes it. Who reads the
- * new value reads the state. */
+ * new value reads the state. A new value that is a slice of a stack is written to both places. */
+#include "loop/loop.h"
 #include "mem/inplace.h"
 #include "mem/mem.h"
 
@@ -98,6 +99,45 @@ static bool write_directly(const carried *c) {
     return true;
 }
 
+/* The only store to buffer b; 0: there are none, or several. */
+static int only_store(const kernel *k, int b) {
+    int at = 0;
+    for (int i = 1; i < k->ins.n; i++) {
+        if (!kernel_has_buffer(&k->ins.at[i]) || k->ins.at[i].buf != b || k->ins.at[i].op == K_LOAD) continue;
+        if (at || k->ins.at[i].op != K_STORE) return 0;
+        at = i;
+    }
+    return at;
+}
+
+static bool write_both(const carried *c) {
+    plan *p = c->p;
+    const pbuf *v = &p->bufs.at[c->value], *s = &p->bufs.at[c->state];
+    if (v->kind != PB_WINDOW || v->elems != s->elems || v->dtype != s->dtype || s->kind == PB_WINDOW) return false;
+    if (is_watched(p, c->state)) return false;
+    int writer = writer_of(c), store;
+    if (writer < 0 || !may_write(c, writer)) return false;
+    pkernel *pk = &p->kernels.at[writer], *copy = &p->kernels.at[c->copy];
+    if (!(store = only_store(pk->k, inplace_arg(pk, c->value)))) return false;
+    int own = inplace_arg(pk, c->state);
+    if (own >= 0) {
+        pk->k->bufs.at[own].kind = KB_INOUT;
+    } else {
+        parg *args = ARENA_ARRAY(p->a, parg, pk->k->bufs.n + 1);
+        memcpy(args, pk->args, sizeof *args * (size_t)pk->k->bufs.n);
+        args[pk->k->bufs.n] = copy->args[inplace_arg(copy, c->state)];
+        own = kernel_buf(pk->k, copy->k->bufs.at[inplace_arg(copy, c->state)]);
+        pk->args = args;
+    }
+    pk->k->bufs.at[own].node = v->node;
+    kins more = pk->k->ins.at[store];
+    more.buf = (uint16_t)own;
+    loop_insert(pk->k, store + 1, &more, 1);
+    kernel_count_traffic(pk->k);
+    drop(p, c->step);
+    return true;
+}
+
 static void visit_loop(plan *p, int repeat) {
     for (int i = repeat + 1; i <= repeat + p->steps.at[repeat].inside;) {
         carried c = { .p = p, .repeat = repeat, .step = i };
@@ -110,7 +150,7 @@ static void visit_loop(plan *p, int repeat) {
                 if (p->steps.at[k].kernel < c.first) c.first = p->steps.at[k].kernel;
                 if (p->steps.at[k].kernel > c.last) c.last = p->steps.at[k].kernel;
             }
-            if (write_directly(&c)) next = i; /* the step after it is here now */
+            if (write_directly(&c) || write_both(&c)) next = i; /* the step after it is here now */
         }
         i = next;
     }

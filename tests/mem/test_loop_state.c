@@ -56,19 +56,19 @@ static int copies_in(const plan *p) {
     return n;
 }
 
+static target gpu_target(void) {
+    return (target){
+        .kind = TARGET_GPU, .block_threads = 64, .shared_bytes = 16 << 10, .resident_threads = 4096, .vector_bytes = 16
+    };
+}
+
 ARENA_TEST(test_copies) {
     int first_wrong = -1;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         const char *text = text_of(a, &rows[i]);
         graph *g = graph_parse(a, text, strlen(text), rows[i].what);
         for (int gpu = 0; gpu < 2; gpu++) {
-            plan_config c = { .seed = i + 1, .fusion = 2, .t = plan_target(3) };
-            if (gpu)
-                c.t = (target){ .kind = TARGET_GPU,
-                                .block_threads = 64,
-                                .shared_bytes = 16 << 10,
-                                .resident_threads = 4096,
-                                .vector_bytes = 16 };
+            plan_config c = { .seed = i + 1, .fusion = 2, .t = gpu ? gpu_target() : plan_target(3) };
             if (!plan_config_agrees(g, NULL, &c)) fail_msg("%s: %s", rows[i].what, c.text);
             tn_compile_opts o = TN_COMPILE_DEFAULTS;
             o.fusion = 2;
@@ -80,7 +80,43 @@ ARENA_TEST(test_copies) {
     assert_int_equal(first_wrong, -1);
 }
 
+/* A scan over x f32[5,3,3] that carries p and q; it is several kernels. */
+static const char scanned[] = "graph @g(a f32[3,3], b f32[3,3], x f32[5,3,3]) {\n"
+                              "  %%0 = const 5 i64[]\n"
+                              "  region @body(%%p f32[3,3], %%q f32[3,3], %%x1 f32[3,3]) {\n"
+                              "    %%d = dot %%p, %%x1 contract=[1]x[0] f32[3,3]\n%s  }\n"
+                              "  %%w = scan %%0, a, b, x body=@body carry=2 steps=1 length=5 f32[3,3]\n"
+                              "  %%v = proj %%w index=1 f32[3,3]\n  %%y = proj %%w index=2 f32[5,3,3]\n"
+                              "  return %%w as \"p\", %%v as \"q\", %%y as \"y\"\n}\n";
+static const row scans[] = {
+    { "one stacked, too; the other through a contraction", "%r = tanh %d\n%s = mul %q, %r\n    return %r, %s, %s\n", 1 },
+    { "stacked and read again",
+      "%r = tanh %d\n%s = mul %q, %r\n%f = flip %s axes=[1] f32[3,3]\n%t = add %r, %f\n    return %t, %s, %s\n", 0 },
+    { "stacked; others read the old one later",
+      "%s = mul %q, %x1\n%f = flip %q axes=[1] f32[3,3]\n%r = add %d, %f\n    return %r, %s, %s\n", 1 },
+    { "stacked; from other places", "%f = flip %q axes=[1] f32[3,3]\n%s = add %f, %d\n%r = tanh %d\n    return %r, %s, %s\n",
+      1 },
+};
+
+ARENA_TEST(test_stacked) {
+    int first_wrong = -1;
+    for (size_t i = 0; i < COUNT_OF(scans); i++) {
+        const char *text = arena_printf(a, scanned, scans[i].body);
+        graph *g = graph_parse(a, text, strlen(text), scans[i].what);
+        for (int gpu = 0; gpu < 2; gpu++) {
+            plan_config c = { .seed = i + 1, .fusion = 2, .t = gpu ? gpu_target() : plan_target(3) };
+            if (!plan_config_agrees(g, NULL, &c)) fail_msg("%s: %s", scans[i].what, c.text);
+            tn_compile_opts o = TN_COMPILE_DEFAULTS;
+            o.fusion = 2;
+            int got = copies_in(pipeline_run(g, a, &o, &c.t));
+            if (got != scans[i].copies && first_wrong < 0) first_wrong = (int)i;
+            if (got != scans[i].copies) printf("%s: %d copies, expected %d\n", scans[i].what, got, scans[i].copies);
+        }
+    }
+    assert_int_equal(first_wrong, -1);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_copies) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_copies), cmocka_unit_test(test_stacked) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
