@@ -179,6 +179,7 @@ static plan *plan_kernels(graph *g, arena *a, const tn_compile_opts *opts, const
     if (opts->check) check_kernels(p, "lowering");
     mem_loop_states(p);
     mem_inplace(p, t->kind == TARGET_GPU ? t->resident_threads : 0);
+    if (t->kind == TARGET_GPU && opts->fusion >= 3) mem_join_maps(p);
     mem_unread(p);
     if (opts->check) check_kernels(p, "the choice of what is done in place");
     if (opts->fusion >= 3 && t->kind == TARGET_GPU && !plan_has_control(p) && !p->params) fuse_attention(p, t);

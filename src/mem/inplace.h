@@ -10,5 +10,7 @@ int inplace_arg(const pkernel *pk, int32_t buf);
 bool inplace_is_legal(const kernel *k, int from, int to);
 /* inplace.c: all that kernel `pk` has in `from` is in `to`; drops what only copied the one to the other. */
 void inplace_rebind(pkernel *pk, int32_t from, int32_t to);
+/* loop_state.c: takes a launch and its kernel out. */
+void inplace_drop(plan *p, int step);
 
 #endif

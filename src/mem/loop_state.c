@@ -66,8 +66,7 @@ static bool may_write(const carried *c, int writer) {
     return true;
 }
 
-/* Takes a launch and its kernel out. */
-static void drop(plan *p, int step) {
+void inplace_drop(plan *p, int step) {
     int gone = p->steps.at[step].kernel;
     for (int i = 0; i < step; i++) {
         pstep *s = &p->steps.at[i];
@@ -95,7 +94,7 @@ static bool write_directly(const carried *c) {
     p->kernels.at[c->copy].args[from].buf = -1;
     for (int i = writer; i <= c->last; i++) inplace_rebind(&p->kernels.at[i], c->value, c->state);
     v->bytes = v->elems = 0; /* nothing lives there any more */
-    drop(p, c->step);
+    inplace_drop(p, c->step);
     return true;
 }
 
@@ -134,7 +133,7 @@ static bool write_both(const carried *c) {
     more.buf = (uint16_t)own;
     loop_insert(pk->k, store + 1, &more, 1);
     kernel_count_traffic(pk->k);
-    drop(p, c->step);
+    inplace_drop(p, c->step);
     return true;
 }
 

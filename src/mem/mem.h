@@ -13,6 +13,8 @@ void mem_loop_states(plan *p);
  * `small` elements writes over nothing that another kernel reads which it does not need otherwise: the two may be one launch.
  */
 void mem_inplace(plan *p, int64_t small);
+/* join_maps.c: in loops, kernels of which one needs of the other the element at hand alone become one. After mem_inplace. */
+void mem_join_maps(plan *p);
 /* unread.c: what kernels store and nothing reads is not stored. After mem_inplace, which adds readers. */
 void mem_unread(plan *p);
 /* steps.c: plan.steps. All launches in their order, or as control flow has them; many: in a loop over the steps of tn_run_n;
