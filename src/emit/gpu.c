@@ -294,6 +294,15 @@ static void print_open(clike *e) {
         clike_instruction(&own, r);
 }
 
+/* What a kernel reads of launches before it, it reads at addresses that are known when these have ended: a compiler takes
+ * memory that is only read for constant, and might read it earlier. */
+static void print_wait(clike *e, str *out) {
+    str_add(out, "    const int zero = wait_on_dependencies();");
+    for (int b = 0; b < e->k->bufs.n; b++)
+        if (!kbuf_is_local(&e->k->bufs.at[b]) && !e->k->bufs.at[b].fixed) str_addf(out, " b%d += zero;", b);
+    str_add(out, "\n");
+}
+
 static void print_kernel(clike *e, const kernel *k, int id) {
     const kernel *most = kernel_at_most(k, k->a);
     str body, *out = e->out;
@@ -327,6 +336,7 @@ static void print_kernel(clike *e, const kernel *k, int id) {
     print_arrays(e);
     str_addf(out, "    const int tid = (int)%s; const %s group = (%s)%s, thread = group * %d + tid;\n    (void)thread;\n",
              e->l->thread, e->index, e->index, e->l->block, k->block_threads);
+    if (e->l->overlaps) print_wait(e, out);
     clike_bulk_barriers(e, out);
     for (int b = 0; b < k->bufs.n; b++)
         if (is_waited_for(k, b))

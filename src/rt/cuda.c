@@ -108,6 +108,7 @@ static void fill_caps(cuda *d) {
     d->cu.cuDeviceGetName(name, sizeof name - 1, d->device);
     d->cu.cuDriverGetVersion(&driver);
     d->arch = attribute(d, CU_COMPUTE_CAPABILITY_MAJOR) * 10 + attribute(d, CU_COMPUTE_CAPABILITY_MINOR);
+    d->overlaps = d->arch >= 90 && d->cu.cuGraphAddDependencies; /* what the text of such kernels waits with */
     device_caps *c = &d->caps;
     *c = (device_caps){ .gpu = true,
                         .block_threads = most < 256 ? 128 : 256,
@@ -600,9 +601,26 @@ static cu_kernel_node kernel_node(cu_object f, int64_t grid_blocks, int block_th
                              .shared_bytes = (unsigned)shared };
 }
 
+/* Its code waits for what is before it: it may begin as soon as all thread blocks of those have (programmatic dependent
+ * launch). */
+static int add_early_kernel(const cuda *d, cu_object graph, const cu_kernel_node *x, const cu_object *before, int n_before,
+                            cu_object *out) {
+    static const cu_graph_edge early = { .from_port = CU_EDGE_PORT_PROGRAMMATIC, .type = CU_EDGE_PROGRAMMATIC };
+    int rc = d->cu.cuGraphAddKernelNode(out, graph, NULL, 0, x);
+    for (int i = 0; i < n_before && !rc; i++) rc = d->cu.cuGraphAddDependencies(graph, &before[i], out, &early, 1);
+    return rc;
+}
+
 static int add_kernel(const cuda *d, cu_object graph, cu_object f, int64_t grid_blocks, int block_threads, int64_t shared,
                       void **arguments_at, const cu_object *before, int n_before, cu_object *out) {
     cu_kernel_node x = kernel_node(f, grid_blocks, block_threads, shared, arguments_at);
+    return d->cu.cuGraphAddKernelNode(out, graph, n_before ? before : NULL, (size_t)n_before, &x);
+}
+
+static int add_launch(const cuda *d, cu_object graph, const gpu_node *n, void **arguments_at, const cu_object *before,
+                      int n_before, cu_object *out) {
+    cu_kernel_node x = kernel_node(n->kernel, n->grid_blocks, n->block_threads, n->shared, arguments_at);
+    if (n->waits && n_before && d->overlaps) return add_early_kernel(d, graph, &x, before, n_before, out);
     return d->cu.cuGraphAddKernelNode(out, graph, n_before ? before : NULL, (size_t)n_before, &x);
 }
 
@@ -636,9 +654,7 @@ static int add_nodes(list *l, const gpu_order *order, cu_object graph, cu_object
         arguments a;
         if (m) n_before = add_moved(n, m->in + step * l->l.n_slots, before, n_before);
         rc = fill_arguments(l, n, step, m ? m->at_once : 0, &a);
-        if (!rc)
-            rc =
-                add_kernel(d, graph, n->kernel, n->grid_blocks, n->block_threads, n->shared, a.at, before, n_before, &nodes[k]);
+        if (!rc) rc = add_launch(d, graph, n, a.at, before, n_before, &nodes[k]);
     }
     return rc;
 }
@@ -656,9 +672,7 @@ static int add_to_chain(void *ud, int from, int to, int64_t step) {
         arguments a;
         cu_object next;
         rc = fill_arguments(c->l, n, step, 0, &a);
-        if (!rc)
-            rc = add_kernel(c->l->dev, c->graph, n->kernel, n->grid_blocks, n->block_threads, n->shared, a.at, &c->last,
-                            c->last != NULL, &next);
+        if (!rc) rc = add_launch(c->l->dev, c->graph, n, a.at, &c->last, c->last != NULL, &next);
         if (!rc) c->last = next;
     }
     return rc;

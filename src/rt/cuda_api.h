@@ -37,7 +37,9 @@ enum {
     CU_TENSOR_MAP_L2_256B = 3,
     CU_GRAPH_NODE_CONDITIONAL = 13,
     CU_CONDITION_WHILE = 1,
-    CU_CONDITION_ASSIGN_DEFAULT = 1
+    CU_CONDITION_ASSIGN_DEFAULT = 1,
+    CU_EDGE_PORT_PROGRAMMATIC = 1,
+    CU_EDGE_PROGRAMMATIC = 1
 };
 
 typedef struct cu_kernel_node { /* CUDA_KERNEL_NODE_PARAMS_v2 */
@@ -57,6 +59,11 @@ typedef struct cu_conditional_node {
     cu_object context;
     long long more[26];
 } cu_conditional_node;
+
+/* Between nodes: what the later one waits for. */
+typedef struct cu_graph_edge { /* CUgraphEdgeData */
+    unsigned char from_port, to_port, type, reserved[5];
+} cu_graph_edge;
 
 /* X(name, symbol, parameters); all return a code. */
 #define CUDA_FUNCTIONS(X)                                                                                                      \
@@ -120,7 +127,10 @@ typedef struct cu_conditional_node {
     X(cuGraphConditionalHandleCreate, "cuGraphConditionalHandleCreate",                                                        \
       (uint64_t * out, cu_object g, cu_object context, unsigned first, unsigned flags))                                        \
     X(cuGraphAddNode, "cuGraphAddNode_v2",                                                                                     \
-      (cu_object * out, cu_object g, const cu_object *before, const void *edges, size_t n_before, cu_conditional_node *what))
+      (cu_object * out, cu_object g, const cu_object *before, const cu_graph_edge *edges, size_t n_before,                     \
+       cu_conditional_node *what))                                                                                             \
+    X(cuGraphAddDependencies, "cuGraphAddDependencies_v2",                                                                     \
+      (cu_object g, const cu_object *from, const cu_object *to, const cu_graph_edge *edges, size_t n))
 
 typedef struct cuda_api {
 #define X(name, symbol, parameters) int(*name) parameters;

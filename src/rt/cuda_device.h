@@ -52,7 +52,7 @@ typedef struct cuda {
     void *library;
     struct cache *cache; /* may be NULL */
     int device, arch;
-    bool retained;
+    bool retained, overlaps; /* kernels that wait by themselves (device_launch.waits) may begin early */
     cu_object context, stream;
     device_caps caps;
     char variant[256];

@@ -97,6 +97,7 @@ typedef struct device_launch {
     int block_threads;      /* GPU: threads of a thread block */
     int64_t grid_blocks;    /* GPU: may be 0 */
     int64_t shared;         /* GPU: bytes of shared memory that the launch asks for, besides what the code has */
+    bool waits;             /* GPU: its code waits by itself for the launches before it, and may begin while they end */
     const device_arg *args; /* GPU: [n_args], copied */
     int n_args;
     const device_map *maps; /* GPU: [n_maps], copied; behind the arguments */

@@ -84,6 +84,7 @@ tn_status gpu_list_launch(gpu_list *l, const device_launch *what, int most_threa
     tn_status st = add(l, GPU_LAUNCH, what->args, what->n_args, out, e);
     if (st) return st;
     (*out)->block_threads = what->block_threads, (*out)->grid_blocks = what->grid_blocks, (*out)->shared = what->shared;
+    (*out)->waits = what->waits;
     if (what->n_rows) st = add_rows(l, *out, what, e);
     return what->n_maps && !st ? add_maps(l, *out, what, e) : st;
 }

@@ -37,6 +37,7 @@ typedef struct gpu_node {
     void *kernel;  /* GPU_LAUNCH; the device's */
     int block_threads;
     int64_t grid_blocks, shared;
+    bool waits;       /* of device_launch */
     device_arg *args; /* [n_args]; of a copy: to, from; of a leave and a branch: the byte; of a repeat: its count, if any */
     int n_args;
     gpu_map *maps; /* GPU_LAUNCH: [n_maps] */

@@ -34,7 +34,8 @@ static tn_status launch_kernel(tn_session *s, const session_form *w, list *l, in
                            .grid_blocks = k->params  ? ext_hi(k->params, k->grid_blocks)
                                           : k->turns ? k->turns
                                                      : k->grid_blocks,
-                           .shared = kernel_dynamic_shared(k) };
+                           .shared = kernel_dynamic_shared(k),
+                           .waits = true };
     if (!k->block_threads) return p->dev->api->launch(l, &what, &s->err);
     device_arg *args = mem_alloc(p->ctx->mem, (size_t)(k->bufs.n + 1) * sizeof *args);
     if (!args) return err_set(&s->err, TN_ERR_NOMEM, "out of memory: a session");

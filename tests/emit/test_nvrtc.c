@@ -619,6 +619,28 @@ static void test_networks(void **state) {
         if (campaign_has(i, 5)) compile(text_of_network(networks[i]), networks[i]);
 }
 
+/* Each kernel of the PTX waits for the launches before it before it touches memory. */
+static void check_waits(const char *path, const char *what) {
+    enum { MOST = 16 << 20 };
+    char *text = malloc(MOST);
+    FILE *f = fopen(path, "r");
+    assert_true(text && f);
+    size_t n = fread(text, 1, MOST - 1, f);
+    fclose(f);
+    text[n] = 0;
+    char *entry = strstr(text, ".entry");
+    assert_non_null(entry);
+    while (entry) {
+        char *next = strstr(entry + 1, ".entry");
+        if (next) next[-1] = 0;
+        const char *wait = strstr(entry, "griddepcontrol.wait"), *load = strstr(entry, "ld.global"),
+                   *store = strstr(entry, "st.global");
+        if (!wait || (load && load < wait) || (store && store < wait)) fail_msg("%s: it does not wait:\n%s", what, entry);
+        entry = next;
+    }
+    free(text);
+}
+
 /* nvcc has the system's headers, and warns; machine code of both architectures is test_networks'. */
 static void test_nvcc(void **state) {
     (void)state;
@@ -641,6 +663,8 @@ static void test_nvcc(void **state) {
                  "%s && cd %s && $nvcc -fmad=false -Werror all-warnings -arch=compute_%d -ptx -o x.ptx x.cu", find, dir,
                  i % 2 ? 80 : 90);
         if (system(command)) fail_msg("nvcc refuses the text of %s, %s", networks[i], path);
+        snprintf(command, sizeof command, "%s/x.ptx", dir);
+        if (i % 2 == 0) check_waits(command, networks[i]);
     }
     snprintf(command, sizeof command, "rm -r %s", dir);
     assert_int_equal(system(command), 0);

@@ -21,6 +21,7 @@ typedef struct clike_language {
     const char *barrier32; /* the same for warps; NULL: nothing of its own */
     const char *kernel;    /* printf: `together`, threads of a thread block, name */
     const char *together;  /* printf, thread blocks of a cluster: says that they run together; NULL: there are no clusters; */
+    bool overlaps;         /* a launch may begin before those end that it waits for */
     const char *cluster_barrier, *copy_at; /* they meet; function, place and q: the same in the copy of thread block q */
     int resident; /* threads that a processor shall have room for, so that one has no more registers; 0: as it comes */
     const char *async_wait; /* for what copy_async(to, from, bytes or 0) copies; NULL: there is no such function */
