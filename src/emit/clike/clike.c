@@ -470,6 +470,20 @@ static void print_param_bound(clike *e, const kins *in, reg r, int n) {
     open_block(e, true);
 }
 
+/* Sums of products of which each thread of a block has the same small number: what all of them read is under way at once. */
+static bool sums_in_turns(const kernel *k, reg r, int64_t size, int64_t all) {
+    enum { MOST = 8 };
+    int inner = (int)r + kernel_nest(k, r) - 1, end = kernel_loop_end(k, inner);
+    bool sums = false;
+    if (k->ins.at[r].par != PAR_BLOCK_THREADS || size % all || size / all < 2 || size / all > MOST) return false;
+    for (int i = inner + 1; i < end; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_LOOP || in->op == K_STORE || in->op == K_SCATTER) return false;
+        sums |= in->op == K_UPD && in->alu == OP_dot;
+    }
+    return sums;
+}
+
 static void print_bound(clike *e, const kins *in, reg r) {
     int n_loops = kernel_nest(e->k, r);
     bool grid = in->par == PAR_GRID_THREADS && !ext_is_lit(e->k->grid_blocks);
@@ -492,6 +506,10 @@ static void print_bound(clike *e, const kins *in, reg r) {
                  (long long)all, end, id, (long long)size, end, r, r, (long long)size, end, r, (long long)all, end);
     else if (in->dyn_n)
         str_addf(e->out, "if (%s >= 0 && %s < %lld%s) { const %s n%u = %s;", id, id, (long long)size, end, e->index, r, id);
+    else if (sums_in_turns(e->k, r, size, all))
+        str_addf(e->out, "UNROLL(%lld) for (%s t%u = 0; t%u < %lld%s; t%u++) { const %s n%u = %s + t%u * %lld%s;",
+                 (long long)(size / all), e->index, r, r, (long long)(size / all), end, r, e->index, r, id, r, (long long)all,
+                 end);
     else if (size > all)
         str_addf(e->out, "for (%s n%u = %s; n%u < %lld%s; n%u += %lld%s) {", e->index, r, id, r, (long long)size, end, r,
                  (long long)all, end);
