@@ -294,6 +294,7 @@ static const char *random_step(const kernel *k, rng *r, arena *a) {
     case STEP_nests:
         return blocks ? random_nests(k, r, a) : "nests { }";
     case STEP_parallel:
+    case STEP_unroll:
         return arena_printf(a, "%s %s", name, v);
     case STEP_lay_out:
         return arena_printf(a, "%s b%d %s", name, b, v);
@@ -309,6 +310,7 @@ static const char *random_step(const kernel *k, rng *r, arena *a) {
     case STEP_scan_rows:
     case STEP_bind_grid:
     case STEP_vectorize_nests:
+    case STEP_coarsen:
     case STEP_pipeline:
     case STEP_take_turns:
         return arena_printf(a, "%s %d%s", name, size, op == STEP_take_turns && rng_chance(r, 0.5) ? " apart" : "");
