@@ -154,6 +154,8 @@ kernel *recipe_gpu(kernel *k0, const target *t, const schedule **out) {
         recipe_do_all(&r, best.steps);
     else if (scatter)
         ;
+    else if (threads && !held && recipe_dot_rows(&r))
+        ;
     else if (!recipe_transpose_tile(&r) && threads)
         bind_rows(&r, held ? held : threads, cluster, held > 0, in_shared);
     else if (!r.k->block_threads)

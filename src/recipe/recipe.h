@@ -100,6 +100,9 @@ bool recipe_reduce_columns(const kernel *k, const target *t, recipe_form *best);
 /* scatter.c: does the step of a scatter-add; false where the kernel is something else. */
 bool recipe_scatter(recipe *r);
 
+/* dot_rows.c: does the steps of rows that sum products with a row of a large matrix; false where the kernel is something else.
+ */
+bool recipe_dot_rows(recipe *r);
 /* map.c: an iteration of the outer loops, or a vector of them, is a thread's of a GPU. */
 void recipe_map(recipe *r);
 /* gpu.c: threads of a block that has a row, an iteration of the outer loops, where that takes less than a thread for each; else

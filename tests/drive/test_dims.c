@@ -293,6 +293,10 @@ static const char *const found[] = {
     "  %4 = reshape %3 f32[1,13,9,n]\n"
     "  return %4 as \"y\"\n"
     "}\n",
+    "graph @rows_of_matrix<n 1..3>(x f32[n,512], w f32[256,512]) {\n" /* on GPUs several are a thread block's */
+    "  %1 = dot x, w contract=[1]x[1] f32[n,256]\n"
+    "  return %1 as \"y\"\n"
+    "}\n",
     /* all iterations in a kernel, forward, backward and of halves; and fewer than there are slices */
     "graph @one_launch<n 1..9, m 0..7>(x f32[m,n,5], h f32[n,5], w f16[m,n]) {\n"
     "  %k = const 7 i64[]\n" SCANS "}\n",

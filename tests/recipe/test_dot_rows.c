@@ -1,0 +1,113 @@
+/* test_dot_rows.c - few vectors times a large matrix on GPUs, whose rows lie as they are summed: of f32, of 16 bits, of bytes
+ * and of halves of them, through the interpreter against the reference evaluator; and which of the steps each has. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "loop/schedule.h"
+#include "support/plan_run.h"
+
+typedef struct product {
+    const char *text;
+    int threads, lanes, coarsen; /* of the schedule; 0: there is no such step */
+    bool halves;
+} product;
+
+#define DOT(t, m, k, n)                                                                                                        \
+    "graph @g(x " t "[" #m "," #k "], w " t "[" #n "," #k "]) {\n %1 = dot x, w contract=[1]x[1] " t "[" #m "," #n "]\n"       \
+    " return %1 as \"y\"\n}"
+#define BYTES(k, n)                                                                                                            \
+    "graph @g(x f32[1," #k "], w i8[" #n "," #k "]) {\n %1 = cast w f32[" #n "," #k "]\n"                                      \
+    " %2 = dot x, %1 contract=[1]x[1] f32[1," #n "]\n return %2 as \"y\"\n}"
+/* Groups of 32, of which a byte has two numbers 16 apart. */
+#define HALVES(groups, n)                                                                                                      \
+    "graph @g(x f32[" #groups ",2,16], w u8[" #n "," #groups ",1,16], s f32[" #n "," #groups ",1,1]) {\n"                      \
+    " %1 = iota axis=2 i32[" #n "," #groups ",2,16]\n %2 = mul %1, 4 i32[" #n "," #groups ",2,16]\n"                           \
+    " %0 = cast w i32[" #n "," #groups ",1,16]\n %3 = expand %0 i32[" #n "," #groups ",2,16]\n"                                \
+    " %4 = shift_right %3, %2 i32[" #n "," #groups ",2,16]\n"                                                                  \
+    " %5 = and %4, 15 i32[" #n "," #groups ",2,16]\n %6 = cast %5 f32[" #n "," #groups ",2,16]\n"                              \
+    " %7 = sub %6, 8.0 f32[" #n "," #groups ",2,16]\n %8 = expand s f32[" #n "," #groups ",2,16]\n"                            \
+    " %9 = mul %7, %8 f32[" #n "," #groups ",2,16]\n"                                                                          \
+    " %10 = dot x, %9 contract=[0,1,2]x[1,2,3] f32[" #n "]\n return %10 as \"y\"\n}"
+
+/* clang-format off */
+static const product products[] = {
+    { DOT("f32", 1, 512, 512), 32, 4, 2, false },
+    { DOT("f32", 1, 1024, 512), 64, 4, 2, false },
+    { DOT("f32", 1, 516, 511), 32, 4, 0, false },
+    { DOT("bf16", 1, 512, 512), 32, 8, 2, false },
+    { DOT("f16", 1, 1032, 192), 32, 8, 2, false },
+    { BYTES(1024, 256), 32, 8, 2, false },
+    { BYTES(1000, 254), 32, 8, 2, false },
+    { BYTES(1002, 254), 32, 2, 2, false },
+    { HALVES(32, 128), 32, 8, 4, true },
+    { HALVES(33, 126), 32, 8, 2, true },
+};
+/* clang-format on */
+
+static int argument(const schedule *s, step_op op) {
+    for (int i = 0; i < s->steps.n; i++)
+        if (s->steps.at[i].op == op)
+            return s->steps.at[i].n && s->steps.at[i].arg[0].kind == ARG_NUMBER ? (int)s->steps.at[i].arg[0].n : 1;
+    return 0;
+}
+
+static void check(arena *a, void *ud) {
+    const product *x = ud;
+    graph *g = graph_parse(a, x->text, strlen(x->text), "product");
+    reference r = reference_make(g, a, 7);
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    target t = target_common_gpu();
+    char text[1024];
+    t.resident_threads = 1024, o.fusion = 3, o.check = 1; /* of one processor: it is busy */
+    plan *p = pipeline_run(g, a, &o, &t);
+    if (!plan_agrees(p, &r, a, text, sizeof text)) fail_msg("%s\n%s", x->text, text);
+    const schedule *s = p->schedules.at[p->schedules.n - 1].s;
+    str steps;
+    str_init(&steps, a);
+    schedule_print(s, &steps);
+    if (argument(s, STEP_bind_rows) != x->threads || argument(s, STEP_vectorize_nests) != x->lanes ||
+        argument(s, STEP_coarsen) != x->coarsen || argument(s, STEP_mantissa_casts) != x->halves ||
+        argument(s, STEP_unroll) != x->halves)
+        fail_msg("%s\n%s", x->text, steps.s);
+}
+
+static void test_products(void **state) {
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(products); i++) {
+        err e;
+        product x = products[i];
+        if (with_arena(check, &x, &e)) fail_msg("%s\n%s", x.text, e.text);
+    }
+}
+
+/* Small ones, and columns of a matrix. */
+static void stay(arena *a, void *ud) {
+    graph *g = graph_parse(a, ud, strlen(ud), "product");
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    target t = target_common_gpu();
+    plan *p = pipeline_run(g, a, &o, &t);
+    for (int i = 0; i < p->schedules.n; i++) assert_int_equal(argument(p->schedules.at[i].s, STEP_coarsen), 0);
+}
+
+static void test_others(void **state) {
+    (void)state;
+    static const char *const texts[] = {
+        DOT("f32", 1, 64, 512),
+        DOT("f32", 1, 128, 512),
+        "graph @g(x f32[1,512], w f32[512,512]) {\n %1 = dot x, w contract=[1]x[0] f32[1,512]\n return %1 as \"y\"\n}",
+    };
+    for (size_t i = 0; i < COUNT_OF(texts); i++) {
+        err e;
+        if (with_arena(stay, (void *)(uintptr_t)texts[i], &e)) fail_msg("%s\n%s", texts[i], e.text);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_products), cmocka_unit_test(test_others) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
