@@ -321,19 +321,23 @@ static int find_zero(const row_tiles *w, reg r, bool low, int *left) {
     return found;
 }
 
-/* Where tiles only add products up: the comparison without which the last contraction takes 0 of the row. */
+/* Where tiles only add products up: the comparison without which the last contractions take 0 of the row. */
 static int find_weight_skip(const row_tiles *w) {
-    int last = 0;
+    int last = 0, found = 0;
     for (int i = 0; i < w->nests.n; i++) {
         const rt_nest *n = &w->nests.at[i];
         if (n->tiles && n->kind == RT_REDUCE) return 0;
         if (n->tiles && n->kind == RT_PRODUCT) last = i;
     }
-    const rt_nest *n = &w->nests.at[last];
-    const kins *upd = rt_ins(w, n->upd);
-    if (n->kind != RT_PRODUCT) return 0;
-    int left = MOST_WORK;
-    return find_zero(w, rt_local(w, rt_ins(w, (int)upd->a)) ? upd->a : upd->b, false, &left);
+    if (w->nests.at[last].kind != RT_PRODUCT) return 0;
+    const rt_nest *tiles = &w->nests.at[w->nests.at[last].tiles - 1];
+    for (int l = 0; l < rt_n_last(w, tiles); l++) {
+        const kins *upd = rt_ins(w, rt_last(w, tiles, l)->upd);
+        int left = MOST_WORK, c = find_zero(w, rt_local(w, rt_ins(w, (int)upd->a)) ? upd->a : upd->b, false, &left);
+        if (!c || (l && c != found)) return 0;
+        found = c;
+    }
+    return found;
 }
 
 static bool find_skip(row_tiles *w) {
@@ -349,15 +353,18 @@ static bool find_skip(row_tiles *w) {
         break; /* the first one has the scores */
     }
     if (!w->skip) w->skip = find_weight_skip(w);
-    const rt_nest *last = NULL;
+    const rt_nest *tiles = NULL;
     for (int i = 0; i < w->nests.n; i++)
-        if (w->nests.at[i].kind == RT_PRODUCT && w->nests.at[i].tiles) last = &w->nests.at[i];
-    if (!w->skip || !last || !last->side[1].across || last->n % RT_WIDE)
-        return step_refuse(w->why,
-                           "no comparison of indices makes scores of a tile -inf, or the last contraction's columns do not lie "
-                           "side by side in vectors");
-    if (last->grid_blocks * w->across > w->down * w->across)
-        return step_refuse(w->why, "a row of the last contraction's operand has more vectors than there are threads");
+        if (w->nests.at[i].kind == RT_PRODUCT && w->nests.at[i].tiles) tiles = &w->nests.at[w->nests.at[i].tiles - 1];
+    for (int l = 0; l < (tiles ? rt_n_last(w, tiles) : 1); l++) {
+        const rt_nest *last = tiles ? rt_last(w, tiles, l) : NULL;
+        if (!w->skip || !last || !last->side[1].across || last->n % RT_WIDE)
+            return step_refuse(w->why,
+                               "no comparison of indices makes scores of a tile -inf, or the last contraction's columns do not "
+                               "lie side by side in vectors");
+        if (last->grid_blocks * w->across > w->down * w->across)
+            return step_refuse(w->why, "a row of the last contraction's operand has more vectors than there are threads");
+    }
     return true;
 }
 
@@ -389,6 +396,11 @@ bool step_bind_row_tiles(kernel **kk, const loop_step *s, str *why) {
     int products = 0;
     for (int i = 0; i < w.nests.n; i++) products += w.nests.at[i].kind == RT_PRODUCT;
     if (!products) return step_refuse(why, "the rows have no contraction");
+    for (int i = 0; i < w.nests.n; i++) {
+        const rt_nest *n = &w.nests.at[i];
+        if (n->kind == RT_TILES && rt_n_last(&w, n) > (w.matrix ? RT_MOST_LAST : 1))
+            return step_refuse(why, "%d contractions go on from tile to tile", rt_n_last(&w, n));
+    }
     if (!find_buffers(&w)) return false;
     find_varying(&w);
     if (step_flag(s, "skip_masked") && !find_skip(&w)) return false;

@@ -23,7 +23,17 @@
 
 #include <math.h>
 
-enum { OF_MAX = 1, OF_SUM = 2, OF_KEY = 4, MOST_SCORES = 4, MOST_SUMS = 4, MOST_FACTORS = 4, MOST_TILE = 1024 };
+enum {
+    OF_MAX = 1,
+    OF_SUM = 2,
+    OF_KEY = 4,
+    MOST_SCORES = 4,
+    MOST_VALUES = 5,
+    MOST_LAST = 2,
+    MOST_SUMS = 4,
+    MOST_FACTORS = 4,
+    MOST_TILE = 1024
+};
 
 typedef struct nest {
     int loop, end, acc, inner, upd; /* instructions; inner: the loop of a contraction, or 0 */
@@ -35,29 +45,39 @@ typedef struct factor { /* the result is multiplied with (op OP_mul) or divided 
     reg r;
 } factor;
 
+typedef struct taker { /* a last contraction */
+    const nest *n;
+    reg weight; /* what it multiplies with */
+    bool weight_is_a;
+    reg rounding[3]; /* how it loads the weight: a load, perhaps a cast, and what it multiplies with */
+    uint8_t dtype;   /* as it takes it */
+    int out_buf;
+} taker;
+
 typedef struct row {
     const kernel *k;
     kernel *o;
     str *why;
     int n_outer, from, end;
     VEC(nest) nests;
-    int *nest_of;                           /* [ins] + 1, 0: outside of nests */
-    uint8_t *needs;                         /* [ins] OF_ */
-    const nest *scores[MOST_SCORES], *last; /* scores: contractions whose columns are the keys, in order */
-    int n_scores;
+    int *nest_of;                    /* [ins] + 1, 0: outside of nests */
+    uint8_t *needs;                  /* [ins] OF_ */
+    const nest *scores[MOST_SCORES]; /* contractions whose columns are the keys, in order */
+    taker last[MOST_LAST];
+    int n_scores, n_last, n_values;
+    struct {
+        reg r;
+        int store, buf;   /* store: instruction */
+    } value[MOST_VALUES]; /* that the scores' nests store */
     int64_t keys, tile, n_tiles;
-    reg score[MOST_SCORES], max, max_of, sum[MOST_SUMS], sum_of[MOST_SUMS],
-        weight; /* weight: what the last contraction multiplies with */
+    reg max, max_of, sum[MOST_SUMS], sum_of[MOST_SUMS];
     int n_sums, n_factors;
     factor factor[MOST_FACTORS];
-    bool weight_is_a;
-    reg rounding[3];      /* how the last contraction loads the weight: a load, perhaps a cast, and what it multiplies with */
-    uint8_t weight_dtype; /* as the last contraction takes it */
     /* writing */
     reg *to_row, *to;    /* [ins] */
     build_places places; /* what variables become, besides those of the scores */
     kvar step, at;
-    int score_buf[MOST_SCORES], weight_buf[MOST_SUMS + 1], out_buf;
+    int weight_buf[MOST_SUMS + MOST_LAST];
     reg stabiliser, scale;
 } row;
 
@@ -161,33 +181,53 @@ static void mark_scores(row *w, int i, int depth) {
 }
 
 /* The operand is what the row has computed at the key, perhaps rounded. */
-static bool takes_weight(row *w, reg r, kvar key) {
+static bool takes_weight(const row *w, taker *x, reg r, kvar key) {
     const kins *wrap = ins(w, (int)r), *cast = ins(w, (int)wrap->a);
     bool rounds = wrap->op == K_WRAP && dtype_is_narrow_float(wrap->src) && cast->op == K_CAST && cast->src == TN_F32;
     reg from = rounds ? cast->a : r;
     if (!is_local(w, ins(w, (int)from)) || !is_own(ins(w, (int)from), key)) return false;
-    w->rounding[0] = from, w->rounding[1] = rounds ? wrap->a : from, w->rounding[2] = r;
+    x->rounding[0] = from, x->rounding[1] = rounds ? wrap->a : from, x->rounding[2] = r;
     return true;
 }
 
+/* A contraction of what the row has computed at each key. */
+static bool find_taker(const row *w, const nest *n, taker *x) {
+    const kins *upd = ins(w, n->upd);
+    *x = (taker){ .n = n };
+    if (!n->inner) return false;
+    kvar key = ins(w, n->inner)->var;
+    x->weight_is_a = takes_weight(w, x, upd->a, key);
+    if (!x->weight_is_a && !takes_weight(w, x, upd->b, key)) return false;
+    x->weight = x->rounding[0];
+    return true;
+}
+
+static bool is_last(const row *w, const nest *n) {
+    for (int l = 0; l < w->n_last; l++)
+        if (w->last[l].n == n) return true;
+    return false;
+}
+
 static bool find_contractions(row *w) {
-    for (int n = 0; n < w->nests.n; n++)
-        if (w->nests.at[n].inner) w->last = &w->nests.at[n];
-    if (!w->last) return step_refuse(w->why, "the row has no contraction");
-    const kins *upd = ins(w, w->last->upd);
-    kvar key = ins(w, w->last->inner)->var;
-    w->weight_is_a = takes_weight(w, upd->a, key);
-    if (!w->weight_is_a && !takes_weight(w, upd->b, key))
+    int last = w->nests.n - 1;
+    taker before;
+    while (last > 0 && !w->nests.at[last].inner) last--;
+    if (!w->nests.at[last].inner) return step_refuse(w->why, "the row has no contraction");
+    if (!find_taker(w, &w->nests.at[last], &w->last[0]))
         return step_refuse(w->why, "the last contraction does not multiply with what the row has computed");
-    w->weight = w->rounding[0];
-    mark_scores(w, (int)w->weight, 0);
+    w->n_last = 1, w->keys = w->k->vars.at[ins(w, w->last[0].n->inner)->var].extent;
+    /* two that stand next to each other, and nothing behind them: gradients of keys and values */
+    if (last > 1 && last == w->nests.n - 1 && find_taker(w, &w->nests.at[last - 1], &before) &&
+        w->nests.at[last].end == w->end - 1 && w->nests.at[last - 1].end == w->nests.at[last].loop - 1 &&
+        w->k->vars.at[ins(w, before.n->inner)->var].extent == w->keys)
+        w->last[1] = w->last[0], w->last[0] = before, w->n_last = 2;
+    for (int l = 0; l < w->n_last; l++) mark_scores(w, (int)w->last[l].weight, 0);
     for (int n = 0; n < w->nests.n; n++) {
         if (!w->nests.at[n].key) continue;
         if (w->n_scores == MOST_SCORES) return step_refuse(w->why, "more than %d contractions make scores", MOST_SCORES);
         w->scores[w->n_scores++] = &w->nests.at[n];
     }
     if (!w->n_scores) return step_refuse(w->why, "what the last contraction multiplies with comes from no other contraction");
-    w->keys = w->k->vars.at[key].extent;
     return true;
 }
 
@@ -195,14 +235,14 @@ static bool find_contractions(row *w) {
 static bool mark_keys(row *w) {
     for (int n = 0; n < w->nests.n; n++) {
         nest *x = &w->nests.at[n];
-        if (x == w->last) continue;
+        if (is_last(w, x)) continue;
         bool scores = x->key;
         for (int i = x->loop; i < x->end && !x->key; i++) {
             int s = is_local(w, ins(w, i)) && ins(w, i)->op == K_LOAD ? store_before(w, ins(w, i)->buf, i) : 0;
             x->key = s && w->nests.at[w->nest_of[s] - 1].key;
         }
         if (!x->key) continue;
-        if (x > w->last) return step_refuse(w->why, "the scores are needed behind the last contraction, too");
+        if (x > w->last[0].n) return step_refuse(w->why, "the scores are needed behind the last contraction, too");
         if (w->k->vars.at[var_of(w, x)].extent != w->keys)
             return step_refuse(w->why, "a nest of the scores has another length than they have");
         if (x->inner && !scores) return step_refuse(w->why, "a third contraction takes the scores");
@@ -216,13 +256,14 @@ static bool mark_keys(row *w) {
                 return step_refuse(w->why, "a score needs others than its own");
         }
     }
-    for (int i = w->last->loop; i < w->last->end; i++) {
-        int store = is_local(w, ins(w, i)) && ins(w, i)->op == K_LOAD && (reg)i != w->rounding[0]
-                        ? store_before(w, ins(w, i)->buf, i)
-                        : 0;
-        if (store && w->nests.at[w->nest_of[store] - 1].key)
-            return step_refuse(w->why, "the scores are needed behind the last contraction, too");
-    }
+    for (int l = 0; l < w->n_last; l++)
+        for (int i = w->last[l].n->loop; i < w->last[l].n->end; i++) {
+            int store = is_local(w, ins(w, i)) && ins(w, i)->op == K_LOAD && (reg)i != w->last[l].rounding[0]
+                            ? store_before(w, ins(w, i)->buf, i)
+                            : 0;
+            if (store && w->nests.at[w->nest_of[store] - 1].key)
+                return step_refuse(w->why, "the scores are needed behind the last contraction, too");
+        }
     return true;
 }
 
@@ -291,36 +332,42 @@ static bool is_scaled(const row *w, reg r, int depth) {
 }
 
 /* Factors of the row, which depend on its sums, leave the weight. */
-static bool take_factors(row *w) {
-    for (reg r = resolve(w, w->weight);; r = resolve(w, r)) {
+static bool take_factors(row *w, taker *x) {
+    for (reg r = resolve(w, x->weight);; r = resolve(w, r)) {
         const kins *in = ins(w, (int)r);
         bool mul = in->op == K_ALU && in->alu == OP_mul, div = in->op == K_ALU && in->alu == OP_div;
         bool b = (mul || div) && !(w->needs[in->b] & OF_KEY) && !is_free(w, in->b),
              a = mul && !(w->needs[in->a] & OF_KEY) && !is_free(w, in->a);
-        w->weight = r;
+        x->weight = r;
         if (!a && !b) break;
         if (w->n_factors == MOST_FACTORS) return false;
         w->factor[w->n_factors++] = (factor){ div ? OP_div : OP_mul, b ? in->b : in->a };
         r = b ? in->a : in->b;
     }
-    return is_scaled(w, w->weight, 0);
+    return is_scaled(w, x->weight, 0);
 }
 
 static bool find_parts(row *w) {
     if (!read_nests(w) || !find_contractions(w) || !mark_keys(w) || !find_needs(w)) return false;
     for (int n = 0; n < w->n_scores; n++) {
         const nest *x = w->scores[n];
+        int first = w->n_values;
         for (int i = x->loop; i < x->end; i++)
             if (ins(w, i)->op == K_STORE) {
-                if (w->score[n]) return step_refuse(w->why, "a contraction of scores stores several values");
-                w->score[n] = stored_value(w, ins(w, i));
+                if (w->n_values - first == w->n_last || w->n_values == MOST_VALUES)
+                    return step_refuse(w->why, "a contraction of scores stores several values");
+                w->value[w->n_values].r = stored_value(w, ins(w, i)), w->value[w->n_values++].store = i;
             }
-        if (!w->score[n] || ins(w, x->acc)->dtype != TN_F32 || ins(w, w->last->acc)->dtype != TN_F32 ||
-            ins(w, (int)w->score[n])->dtype != TN_F32)
-            return step_refuse(w->why, "the contractions are not of f32");
+        bool wide = w->n_values > first && ins(w, x->acc)->dtype == TN_F32;
+        for (int v = first; v < w->n_values; v++) wide = wide && ins(w, (int)w->value[v].r)->dtype == TN_F32;
+        for (int l = 0; l < w->n_last; l++) wide = wide && ins(w, w->last[l].n->acc)->dtype == TN_F32;
+        if (!wide) return step_refuse(w->why, "the contractions are not of f32");
     }
+    if (w->n_last > 1 && (w->max || w->n_sums))
+        return step_refuse(w->why, "two contractions take what is computed with sums of the scores");
     if (w->max && !is_free(w, w->max_of)) return step_refuse(w->why, "the maximum depends on a sum of the scores");
-    bool ok = take_factors(w);
+    bool ok = true;
+    for (int l = 0; l < w->n_last; l++) ok = ok && take_factors(w, &w->last[l]);
     for (int s = 0; s < w->n_sums; s++) ok = ok && is_scaled(w, w->sum_of[s], 0);
     if (!ok)
         return step_refuse(w->why, "what is summed is not exp(score - maximum) times factors: it cannot be rescaled when the "
@@ -367,8 +414,8 @@ static reg copy_at(row *w, int i, kvar v) {
 static reg emit(row *w, reg r) {
     r = resolve(w, r);
     if (!r || w->to[r]) return w->to[r];
-    for (int n = 0; n < w->n_scores; n++)
-        if (r == w->score[n]) return w->to[r] = load(w, w->score_buf[n], w->at);
+    for (int v = 0; v < w->n_values; v++)
+        if (r == w->value[v].r) return w->to[r] = load(w, w->value[v].buf, w->at);
     const kins *in = ins(w, (int)r);
     emit(w, in->a), emit(w, in->b), emit(w, in->c), emit(w, in->dyn);
     reg of[4] = { in->a, in->b, in->c, in->dyn };
@@ -405,7 +452,7 @@ static void write_before(row *w) {
     build_copier c = { w->k, w->o, w->to_row };
     for (int i = w->from; i < w->end; i++) {
         const nest *n = w->nest_of[i] ? &w->nests.at[w->nest_of[i] - 1] : NULL;
-        if (n && (n->key || n >= w->last)) {
+        if (n && (n->key || n >= w->last[0].n)) {
             if (n->key) write_numbers(w, n);
             i = n->end;
             continue;
@@ -424,9 +471,10 @@ static void write_scores(row *w, int which) {
     begin_nest(w, "i", w->tile, false);
     for (int i = n->loop + 1; i < n->end; i++) {
         if (w->to[i]) continue;
-        if (ins(w, i)->op == K_STORE)
-            store(w, w->score_buf[which], w->at, w->to[w->score[which]]);
-        else if (resolve(w, (reg)i) != (reg)i)
+        for (int v = 0; v < w->n_values; v++)
+            if (w->value[v].store == i) store(w, w->value[v].buf, w->at, w->to[w->value[v].r]);
+        if (ins(w, i)->op == K_STORE) continue;
+        if (resolve(w, (reg)i) != (reg)i)
             w->to[i] = emit(w, (reg)i);
         else
             copy_at(w, i, var_of(w, n));
@@ -450,21 +498,22 @@ static void write_maximum(row *w, reg *old) {
 
 /* Every value that is summed or multiplied with, once. */
 static void write_weights(row *w) {
-    reg of[MOST_SUMS + 1];
+    reg of[MOST_SUMS + MOST_LAST];
     for (int s = 0; s < w->n_sums; s++) of[s] = resolve(w, w->sum_of[s]);
-    of[w->n_sums] = w->weight;
+    for (int l = 0; l < w->n_last; l++) of[w->n_sums + l] = w->last[l].weight;
     begin_nest(w, "j", w->tile, false);
     w->to[w->max] = w->stabiliser;
     w->to[0] = 0;
-    for (int s = 0; s <= w->n_sums; s++) {
+    for (int s = 0; s < w->n_sums + w->n_last; s++) {
         int same = 0;
         while (of[same] != of[s]) same++;
-        bool narrow = s == w->n_sums && w->weight_dtype != TN_F32;
+        uint8_t dtype = s < w->n_sums ? TN_F32 : w->last[s - w->n_sums].dtype;
+        bool narrow = dtype != TN_F32;
         if (same < s && !narrow) {
             w->weight_buf[s] = w->weight_buf[same];
             continue;
         }
-        w->weight_buf[s] = build_buffer(w->o, narrow ? w->weight_dtype : TN_F32, KB_LOCAL, w->tile);
+        w->weight_buf[s] = build_buffer(w->o, dtype, KB_LOCAL, w->tile);
         store(w, w->weight_buf[s], w->at, in_tail(w, emit(w, of[s]), 0));
     }
     build_ends(w->o, 1);
@@ -476,7 +525,7 @@ static void write_weights(row *w) {
 static void approximate(row *w, int scores, int weights) {
     kernel *o = w->o;
     bool *taken = ARENA_ARRAY(o->a, bool, o->ins.n), *stored = ARENA_ARRAY(o->a, bool, o->bufs.n + 1);
-    for (int i = o->ins.n - 1; i >= scores && w->weight_dtype != TN_F32; i--) {
+    for (int i = o->ins.n - 1; i >= scores && w->last[0].dtype != TN_F32; i--) {
         kins *in = &o->ins.at[i];
         bool function = in->op == K_ALU && op_get((op_code)in->alu)->cls == CL_FLT;
         reg of[3] = { in->a, in->b, in->c };
@@ -498,43 +547,37 @@ static void write_sum(row *w, int s, reg total) {
 }
 
 /* The contraction goes on from the rescaled sums. */
-static void write_products(row *w) {
-    const nest *n = w->last;
+static void write_products(row *w, const taker *x) {
+    const nest *n = x->n;
     const kins *upd = ins(w, n->upd);
-    reg other = w->weight_is_a ? upd->b : upd->a;
+    reg other = x->weight_is_a ? upd->b : upd->a;
     int64_t columns = w->k->vars.at[var_of(w, n)].extent;
     begin_nest(w, "c", columns, false);
     kvar c = w->at;
-    reg before = load(w, w->out_buf, c);
+    reg before = load(w, x->out_buf, c);
     if (w->max) before = alu(w, OP_mul, before, w->scale);
     reg acc = build_acc(w->o, OP_add, TN_F32, 0, 1);
     build_update(w->o, OP_add, before, 0, acc);
     w->at = open(w, "k", w->tile, true);
     build_put(&w->places, var_of(w, n), affine_var(w->o->a, c));
     for (int i = n->loop + 1; i < n->upd; i++)
-        if (i != n->inner && i != n->acc && (reg)i != w->rounding[0] && (reg)i != w->rounding[1] && (reg)i != w->rounding[2])
+        if (i != n->inner && i != n->acc && (reg)i != x->rounding[0] && (reg)i != x->rounding[1] && (reg)i != x->rounding[2])
             copy_at(w, i, ins(w, n->inner)->var);
     w->places.n = 0;
-    reg weight = load(w, w->weight_buf[w->n_sums], w->at);
+    reg weight = load(w, w->weight_buf[w->n_sums + (x - w->last)], w->at);
     build_update(w->o, OP_dot, weight, w->to[other], acc);
     build_ends(w->o, 1);
-    store(w, w->out_buf, c, acc);
+    store(w, x->out_buf, c, acc);
     build_ends(w->o, 1);
 }
 
-/* The factors of the row, and what came behind the last contraction. */
-static void write_after(row *w) {
-    const nest *n = w->last;
-    reg factors[MOST_FACTORS];
-    memcpy(w->to, w->to_row, sizeof *w->to * (size_t)w->k->ins.n);
-    w->at = -1;
-    for (int f = 0; f < w->n_factors; f++) factors[f] = emit(w, w->factor[f].r);
-    for (int i = w->from; i < n->loop; i++) /* of the row */
-        if (!w->nest_of[i] && !w->to[i] && !(w->needs[i] & OF_KEY) && ins(w, i)->op != K_ACC) emit(w, (reg)i);
+/* A last contraction's result. */
+static void write_result(row *w, const taker *x, const reg *factors) {
+    const nest *n = x->n;
     push(w, *ins(w, n->loop));
     for (int i = n->loop + 1; i < n->inner; i++)
         if (i != n->acc) copy_at(w, i, -1);
-    reg v = load(w, w->out_buf, var_of(w, n));
+    reg v = load(w, x->out_buf, var_of(w, n));
     for (int f = 0; f < w->n_factors; f++) v = alu(w, (op_code)w->factor[f].op, v, factors[f]);
     w->to[n->acc] = v;
     for (int i = kernel_loop_end(w->k, n->inner) + 1; i <= n->end; i++) {
@@ -544,7 +587,18 @@ static void write_after(row *w) {
         else
             copy_at(w, i, -1);
     }
-    for (int i = n->end + 1; i < w->end; i++) {
+}
+
+/* The factors of the row, and what came behind the last contraction. */
+static void write_after(row *w) {
+    reg factors[MOST_FACTORS];
+    memcpy(w->to, w->to_row, sizeof *w->to * (size_t)w->k->ins.n);
+    w->at = -1;
+    for (int f = 0; f < w->n_factors; f++) factors[f] = emit(w, w->factor[f].r);
+    for (int i = w->from; i < w->last[0].n->loop; i++) /* of the row */
+        if (!w->nest_of[i] && !w->to[i] && !(w->needs[i] & OF_KEY) && ins(w, i)->op != K_ACC) emit(w, (reg)i);
+    for (int l = 0; l < w->n_last; l++) write_result(w, &w->last[l], factors);
+    for (int i = w->last[w->n_last - 1].n->end + 1; i < w->end; i++) {
         reg r = resolve(w, (reg)i);
         if (r != (reg)i)
             w->to[i] = emit(w, r);
@@ -562,12 +616,14 @@ static void write_row(row *w) {
     write_before(w);
     reg max = w->max ? build_acc(o, OP_NIL, TN_F32, -INFINITY, 1) : 0;
     for (int s = 0; s < w->n_sums; s++) w->to_row[w->sum[s]] = build_acc(o, OP_NIL, TN_F32, 0, 1);
-    int64_t columns = k->vars.at[var_of(w, w->last)].extent;
-    for (int n = 0; n < w->n_scores; n++) w->score_buf[n] = local(w, w->tile);
-    w->out_buf = local(w, columns);
-    kvar c = open(w, "c", columns, false);
-    store(w, w->out_buf, c, number(w, 0));
-    build_ends(w->o, 1);
+    for (int v = 0; v < w->n_values; v++) w->value[v].buf = local(w, w->tile);
+    for (int l = 0; l < w->n_last; l++) {
+        int64_t columns = k->vars.at[var_of(w, w->last[l].n)].extent;
+        w->last[l].out_buf = local(w, columns);
+        kvar c = open(w, "c", columns, false);
+        store(w, w->last[l].out_buf, c, number(w, 0));
+        build_ends(w->o, 1);
+    }
     w->step = open(w, "kt", w->n_tiles, true);
     int scores = o->ins.n;
     for (int n = 0; n < w->n_scores; n++) write_scores(w, n);
@@ -576,7 +632,7 @@ static void write_row(row *w) {
     write_weights(w);
     approximate(w, scores, weights);
     for (int s = 0; s < w->n_sums; s++) write_sum(w, s, w->to_row[w->sum[s]]);
-    write_products(w);
+    for (int l = 0; l < w->n_last; l++) write_products(w, &w->last[l]);
     build_ends(w->o, 1);
     if (max) w->to_row[w->max] = max;
     write_after(w);
@@ -603,10 +659,11 @@ bool step_online_softmax(kernel **kk, const loop_step *s, str *why) {
     for (int i = 1; i < k->ins.n; i++)
         if (k->ins.at[i].op == K_LOOP && (k->ins.at[i].lo != 0 || k->ins.at[i].hi < 1))
             return step_refuse(why, "loop %s is empty", k->vars.at[k->ins.at[i].var].name);
-    w.weight_dtype = TN_F32;
     if (!find_parts(&w)) return false;
-    const kins *taken = ins(&w, (int)w.rounding[2]);
-    if (step_flag(s, "narrow")) w.weight_dtype = taken->op == K_WRAP ? taken->src : k->bufs.at[taken->buf].dtype;
+    for (int l = 0; l < w.n_last; l++) {
+        const kins *taken = ins(&w, (int)w.last[l].rounding[2]);
+        w.last[l].dtype = !step_flag(s, "narrow") ? TN_F32 : taken->op == K_WRAP ? taken->src : k->bufs.at[taken->buf].dtype;
+    }
     w.n_tiles = (w.keys + w.tile - 1) / w.tile;
     kernel *o = w.o = kernel_clone(k, k->a);
     o->ins.n = 1;

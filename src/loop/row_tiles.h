@@ -5,6 +5,7 @@
 
 #include "loop/gpu_bind.h"
 
+enum { RT_MOST_LAST = 2 /* contractions that add up from tile to tile */ };
 enum { RT_MOST_SIDE = 16 /* rows, and columns, of a thread */, RT_MOST_TILE = 128 /* elements of it */, RT_WIDE = 4 };
 
 typedef enum rt_kind {
@@ -77,6 +78,10 @@ static inline bool rt_local(const row_tiles *w, const kins *in) {
     return (in->op == K_LOAD || in->op == K_STORE) && w->k->bufs.at[in->buf].kind == KB_LOCAL;
 }
 
+/* row_tiles_matrix.c: the last contractions of the tiles, which go on from one to the next; rt_n_last: how many. */
+int rt_n_last(const row_tiles *w, const rt_nest *tiles);
+const rt_nest *rt_last(const row_tiles *w, const rt_nest *tiles, int l);
+
 /* ---- writing ---- */
 
 typedef struct rt_writer {
@@ -91,13 +96,13 @@ typedef struct rt_writer {
     reg **held;         /* [bufs][rows x thread blocks] */
     bool *wrote, *read; /* [new bufs] since all threads met */
     build_copier c;
-    const rt_nest *ahead; /* the serial loop whose operands come an iteration ahead */
-    int asked;            /* those of contractions before this instruction are under way */
-    reg zeros, broken;    /* 0 times what skipped tiles would have multiplied with */
-    const rt_nest *tiles; /* matrix: the serial loop that is written, .. */
-    affine tile, stage;   /* .. its iteration, and which of two stages has the operands */
-    bool whole;           /* the comparison that tiles are skipped by holds in all of it */
-    reg *sums;            /* [nests] matrix: of products that have begun */
+    const rt_nest *ahead;            /* the serial loop whose operands come an iteration ahead */
+    int asked;                       /* those of contractions before this instruction are under way */
+    reg zeros, broken[RT_MOST_LAST]; /* 0 times what skipped tiles would have multiplied with */
+    const rt_nest *tiles;            /* matrix: the serial loop that is written, .. */
+    affine tile, stage;              /* .. its iteration, and which of two stages has the operands */
+    bool whole;                      /* the comparison that tiles are skipped by holds in all of it */
+    reg *sums;                       /* [nests] matrix: of products that have begun */
 } rt_writer;
 
 static inline affine rt_bits_of(const rt_writer *w, int lo, int hi) { /* bits [lo, hi) of the thread's number */

@@ -15,6 +15,35 @@ static int64_t up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 static int log2_up(int64_t n) { return n > 1 ? gpu_log2(2 * n - 1) : 0; }
 static bool is_narrow(uint8_t dtype) { return dtype == TN_F16 || dtype == TN_BF16; }
 
+/* ---- the last contractions ---- */
+
+/* Its sums begin with what it has from the tile before. */
+static bool goes_on(const row_tiles *w, const rt_nest *n) {
+    bool on = false;
+    for (int i = n->loop + 1; i < n->inner; i++) on |= rt_ins(w, i)->op == K_UPD;
+    return on;
+}
+
+const rt_nest *rt_last(const row_tiles *w, const rt_nest *tiles, int l) {
+    const rt_nest *last = NULL;
+    for (int i = w->nests.n - 1, at = rt_n_last(w, tiles); i >= 0 && at > l; i--) {
+        const rt_nest *n = &w->nests.at[i];
+        if (n->kind == RT_PRODUCT && n->loop > tiles->loop && n->end < tiles->end) last = n, at--;
+    }
+    return last;
+}
+
+/* The last one counts in any case. */
+int rt_n_last(const row_tiles *w, const rt_nest *tiles) {
+    int n_on = 0, n = 0;
+    for (int i = 0; i < w->nests.n; i++) {
+        const rt_nest *x = &w->nests.at[i];
+        if (x->kind != RT_PRODUCT || x->loop < tiles->loop || x->end > tiles->end) continue;
+        n++, n_on += goes_on(w, x);
+    }
+    return n_on > 1 ? n_on : n > 0;
+}
+
 /* ---- reading ---- */
 
 /* The nest that fills the buffer on the way to shared memory; NULL: its values are in registers. */
