@@ -182,7 +182,8 @@ static plan *plan_kernels(graph *g, arena *a, const tn_compile_opts *opts, const
     if (t->kind == TARGET_GPU && opts->fusion >= 3) mem_join_maps(p);
     mem_unread(p);
     if (opts->check) check_kernels(p, "the choice of what is done in place");
-    if (opts->fusion >= 3 && t->kind == TARGET_GPU && !plan_has_control(p) && !p->params) fuse_attention(p, t);
+    if (opts->fusion >= 3 && t->kind == TARGET_GPU && !plan_has_control(p) && !p->params)
+        fuse_attention(p, t), fuse_attention_pairs(p, t);
     return p;
 }
 

@@ -11,7 +11,7 @@
 typedef struct sizes {
     double outer;                       /* iterations of the loops around the rows */
     int64_t rows, keys, steps, columns; /* steps: of a score, or of several together */
-    int scores;                         /* contractions that make them */
+    int scores, lasts;                  /* contractions that make them, and that take them */
     bool skips;                         /* a comparison of indices throws scores away */
 } sizes;
 
@@ -23,6 +23,7 @@ typedef struct shape {
 static bool find_sizes(const kernel *k, sizes *out) {
     int n = gpu_outer_loops(k), found = 0;
     int64_t columns[ATTENTION_PRODUCTS], steps[ATTENTION_PRODUCTS];
+    bool result[ATTENTION_PRODUCTS]; /* its nest stores what others read */
     *out = (sizes){ .outer = 1 };
     if (n < 1) return false;
     out->rows = k->ins.at[n].hi;
@@ -31,6 +32,8 @@ static bool find_sizes(const kernel *k, sizes *out) {
         const kins *loop = &k->ins.at[i];
         if (loop->op != K_LOOP) continue;
         int end = kernel_loop_end(k, i), inner = 0;
+        bool stores = false;
+        for (int j = i + 1; j < end; j++) stores |= k->ins.at[j].op == K_STORE && !kbuf_is_local(&k->bufs.at[k->ins.at[j].buf]);
         for (int j = i + 1; j < end; j++) {
             const kins *in = &k->ins.at[j];
             if (in->op == K_LOOP) inner = j;
@@ -38,13 +41,16 @@ static bool find_sizes(const kernel *k, sizes *out) {
                           k->ins.at[in->a].op == K_INDEX && k->ins.at[in->b].op == K_INDEX;
             if (in->op != K_UPD || in->alu != OP_dot || !inner) continue;
             if (found == ATTENTION_PRODUCTS) return false;
-            columns[found] = loop->hi, steps[found++] = k->ins.at[inner].hi;
+            result[found] = stores, columns[found] = loop->hi, steps[found++] = k->ins.at[inner].hi;
         }
         i = end;
     }
     if (found < 2) return false;
     out->scores = found - 1, out->keys = steps[found - 1], out->columns = columns[found - 1];
-    for (int i = 0; i < found - 1; i++) {
+    out->lasts = 1;
+    if (found > 2 && result[found - 2] && steps[found - 2] == out->keys) /* gradients of keys and values */
+        out->columns += columns[found - 2], out->scores--, out->lasts = 2;
+    for (int i = 0; i < out->scores; i++) {
         if (columns[i] != out->keys) return false;
         out->steps += steps[i];
     }
@@ -133,7 +139,8 @@ static double threads_at_once(const sizes *z, const shape *s, double columns, co
     if (bytes > (double)target_shared_most(t) || threads > t->block_threads || registers > 255) return 0;
     double blocks = z->outer * ceil((double)z->rows / s->block) / fmax(1, floor((double)t->resident_threads / 1024));
     double most = fmin(floor(held / bytes), floor((double)m->registers / (registers * threads)));
-    most = fmin(most, floor((sums <= 120 ? 512 : 256) / threads)); /* as emit/gpu.c shares out registers */
+    bool few = sums <= 120, some = z->lasts > 1 && sums <= 150;
+    most = fmin(most, floor((few ? 512 : some ? 384 : 256) / threads)); /* as emit/gpu.c shares out registers */
     return threads * fmax(1, fmin(most, ceil(blocks)));
 }
 

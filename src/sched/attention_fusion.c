@@ -90,8 +90,7 @@ static int32_t place_of(const plan *p, int32_t buf) { /* the buffer that it is a
     }
 }
 
-/* Whether kernel j writes where kernel i reads or writes. */
-static bool disturbs(const plan *p, int j, int i) {
+bool row_disturbs(const plan *p, int j, int i) {
     const pkernel *x = &p->kernels.at[j], *y = &p->kernels.at[i];
     for (int a = 0; a < x->k->bufs.n; a++)
         for (int b = 0; b < y->k->bufs.n; b++)
@@ -108,7 +107,7 @@ static void sink_scores(plan *p) {
         bool possible = contractions(pk.k) == 1 && pk.k->bytes_written > pk.k->bytes_read;
         int to = possible ? next_user(p, i) : 0;
         if (to <= i + 1 || !contractions(p->kernels.at[to].k)) continue;
-        for (int j = i + 1; j < to && possible; j++) possible = !disturbs(p, j, i);
+        for (int j = i + 1; j < to && possible; j++) possible = !row_disturbs(p, j, i);
         if (!possible) continue;
         memmove(&p->kernels.at[i], &p->kernels.at[i + 1], sizeof pk * (size_t)(to - 1 - i));
         p->kernels.at[to - 1] = pk;

@@ -14,6 +14,8 @@ void lay_out_for_loops(plan *p, const target *t);
 /* attention_fusion.c: two contractions with a softmax between them become one kernel for a GPU, which never stores the scores.
  * Before fuse_vertically. */
 void fuse_attention(plan *p, const target *t);
+/* attention_pairs.c: behind that, two kernels that go through the same scores become one. */
+void fuse_attention_pairs(plan *p, const target *t);
 /* vertical_fusion.c: consecutive kernels of a plan for a GPU become one where rows need the same rows only, and where that is
  * faster. Before kernels have their schedules. */
 void fuse_vertically(plan *p, const target *t);

@@ -87,6 +87,8 @@ pkernel row_join(row_chain *c, const row_uses *uses, const row_form *form);
 /* It takes the place of the chain's kernels: private buffers that became local leave the plan, and explain hears why. */
 void row_commit(const row_chain *c, const row_uses *uses, const pkernel *pk, const char *reason);
 
+/* attention_fusion.c: whether kernel j writes where kernel i reads or writes. */
+bool row_disturbs(const plan *p, int j, int i);
 void row_decide(plan *p, val from, val to, bool fused, const char *reason);
 
 #endif
