@@ -214,6 +214,7 @@ static const char *or_of(saver *s, const operands *o) { return logic(s, o, "Or",
 static const char *xor_of(saver *s, const operands *o) { return logic(s, o, "Xor", "BitwiseXor"); }
 static const char *select_of(saver *s, const operands *o) { return where(s, o->x, o->y, o->z); }
 static const char *same_of(saver *s, const operands *o) { return SAVE(s, .op = "Identity", .in = { o->x }); }
+static const char *second_of(saver *s, const operands *o) { return SAVE(s, .op = "Identity", .in = { o->y }); }
 
 typedef struct element_row {
     const char *op, *onnx;
@@ -259,6 +260,7 @@ static const element_row elements[] = {
     { "not", "Not", NULL },
     { "stop_gradient", NULL, same_of },
     { "again", NULL, same_of },
+    { "straight_through", NULL, second_of },
     { "add", "Add", NULL },
     { "sub", "Sub", NULL },
     { "mul", "Mul", NULL },

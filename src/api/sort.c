@@ -389,8 +389,8 @@ static val key_of(graph *g, val digit, val at) {
     return graph_binary(g, OP_add, binary(g, OP_mul, graph_cast(g, digit, TN_I64), WORD), at);
 }
 
-/* Of [outer, n, inner] keys in 32 bits each: the order of their positions. */
-static val order_of(graph *g, val digit, const int64_t dims[3], int64_t count) {
+/* Of [outer, n, inner] keys in 32 bits each: the first `count` of these and their positions, in order. */
+static val sorted_keys(graph *g, val digit, const int64_t dims[3], int64_t count) {
     keys k = { key_of(g, digit, graph_iota(g, TN_I64, 3, dims, 1)), dims[0], dims[1], dims[2] };
     int64_t beside = 1; /* so many short rows lie side by side, as many as fit in a tile; or all */
     if (k.inner < LANES && k.length <= MOST_BESIDE) {
@@ -406,7 +406,11 @@ static val order_of(graph *g, val digit, const int64_t dims[3], int64_t count) {
         r = graph_permute(g, reshape4(g, r, k.outer, count, beside, dims[2]), (int64_t[]){ 0, 2, 1, 3 });
         r = graph_reshape(g, r, 3, (int64_t[]){ dims[0], count, dims[2] });
     }
-    return binary(g, OP_and, r, WORD - 1);
+    return r;
+}
+
+static val order_of(graph *g, val digit, const int64_t dims[3], int64_t count) {
+    return binary(g, OP_and, sorted_keys(g, digit, dims, count), WORD - 1);
 }
 
 /* x[o, index[o, k, i], i] */
@@ -434,6 +438,24 @@ static val few_of(graph *g, val x, const int64_t dims[3], int64_t count, bool de
     val key = key_of(g, ordered(g, take(g, x, binary(g, OP_min, at, (double)(dims[1] - 1))), descending), at);
     key = graph_select(g, real, key, number(g, key, 9223372036854775808.0));
     return binary(g, OP_and, first_keys(g, (keys){ key, dims[0], count * GROUP, dims[2] }, count), WORD - 1);
+}
+
+/* What `ordered` made of an f32: its value; a zero of any sign is 0, a NaN any. */
+static val value_of(graph *g, val digit, bool descending) {
+    if (descending) digit = graph_binary(g, OP_sub, number(g, digit, -1), digit);
+    val low = graph_binary(g, OP_sub, number(g, digit, -2147483648.0), digit);
+    return graph_bitcast(g, graph_select(g, binary(g, OP_lt, digit, 0), low, digit), TN_F32);
+}
+
+/* x [outer, n, inner], f32, sorted: read off its keys, which memory has in order, but for what keys do not tell, the signs of
+ * zeros and NaNs. Gradients go by positions. */
+static val sort_floats(graph *g, val x, const int64_t dims[3], bool descending) {
+    val r = sorted_keys(g, ordered(g, x, descending), dims, dims[1]);
+    val digit = graph_cast(g, binary(g, OP_shift_right, r, 32), TN_I32), at = binary(g, OP_and, r, WORD - 1);
+    val y = value_of(g, digit, descending);
+    val told = graph_binary(g, OP_and, graph_binary(g, OP_ne, y, number(g, y, 0)), graph_binary(g, OP_eq, y, y));
+    val read = take(g, x, graph_select(g, told, number(g, at, 0), at));
+    return graph_binary(g, OP_straight_through, take(g, x, at), graph_select(g, told, y, read));
 }
 
 /* ---- builders ---- */
@@ -505,6 +527,16 @@ static val build_take(graph *g, const val *in, void *args) {
     return with_axis(g, take(g, graph_reshape(g, in[0], 3, dims), at), in[1], axis, of_index[1]);
 }
 
+static val build_sort(graph *g, const val *in, void *args) {
+    const order_args *o = args;
+    int64_t dims[3];
+    int axis = fold_dims(g, in[0], o->axis, dims);
+    if (graph_get(g, in[0])->dtype == TN_F32 && dims[0] * dims[1] * dims[2] > 0 && dims[1] < (int64_t)1 << 31)
+        return with_axis(g, sort_floats(g, graph_reshape(g, in[0], 3, dims), dims, o->descending), in[0], axis, dims[1]);
+    val index = build_order(g, in, args);
+    return build_take(g, (val[]){ in[0], index }, &(int64_t){ o->axis });
+}
+
 static tn_tensor order(const char *name, tn_tensor x, order_args o) {
     return api_build(NULL, &(call){ .name = name, .in = &x, .n_in = 1 }, build_order, &o);
 }
@@ -517,7 +549,8 @@ tn_tensor tn_argsort(tn_tensor x, int axis, int descending) {
     return order("tn_argsort", x, (order_args){ axis, descending, true, 0 });
 }
 tn_tensor tn_sort(tn_tensor x, int axis, int descending) {
-    return tn_take_along(x, order("tn_sort", x, (order_args){ axis, descending, true, 0 }), axis);
+    return api_build(NULL, &(call){ .name = "tn_sort", .in = &x, .n_in = 1 }, build_sort,
+                     &(order_args){ axis, descending, true, 0 });
 }
 tn_tensor tn_top_k(tn_tensor x, int64_t k, int axis, int largest, tn_tensor *out_index) {
     tn_tensor index = order("tn_top_k", x, (order_args){ axis, largest, false, k });

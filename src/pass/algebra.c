@@ -175,6 +175,8 @@ static val binary_rules(graph *g, const node *n) {
         return div_rules(g, n, is_float);
     case OP_pow:
         return pow_rules(g, n);
+    case OP_straight_through:
+        return n->in[1]; /* gradients are built before passes run */
     case OP_max:
     case OP_min:
         return extremum_rules(g, n);

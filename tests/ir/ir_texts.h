@@ -29,7 +29,7 @@ static const char *const ir_texts[] = {
     "%9 = lt %8, 0.1\n%10 = le x, y\n%11 = gt x, y\n%12 = ge x, y\n%13 = eq i, 255\n%14 = ne 0, j\n%15 = and i, j\n%16 = or i, "
     "7\n%17 = xor i, j\n"
     "%18 = and %9, %10\n%19 = or %11, %12\n%20 = xor %13, true\n%21 = and %18, %19\n%22 = or %20, %14\n%23 = and %21, %22\n"
-    "%28 = shift_left i, j\n%29 = shift_right %28, 3\n%30 = atan2 x, y\n%31 = hypot %30, 1\n"
+    "%28 = shift_left i, j\n%29 = shift_right %28, 3\n%30 = atan2 x, y\n%31 = hypot %30, 1\n%32 = straight_through %31, x\n"
     "%24 = select %23, x, -inf\n%25 = select %23, 1.5, 2.5 f64[2,3]\n%26 = select true, x, y\n%27 = add 1e-300, 0.1 f64[2,3]\n"
     "return %24, %25, %26, %27, %15, %16, %17, %29, %31\n}",
     "graph @casts(a f16[0,4], b bf16[], c i8[3], d i64[3]) {\n"
