@@ -101,11 +101,22 @@ static void drop_lanes_of_run(recipe *r) {
     }
 }
 
+/* The kernel of the largest sizes; what has no iterations then, since it grows as others shrink, has one. */
+static kernel *largest(const kernel *k) {
+    kernel *most = (kernel *)(uintptr_t)kernel_at_most(k, k->a); /* a copy, as it has parameters */
+    for (int i = 1; i < most->ins.n; i++) {
+        kins *in = &most->ins.at[i];
+        if (in->op == K_LOOP && in->hi <= in->lo && !ext_is_lit(k->ins.at[i].hi))
+            in->hi = in->lo + 1, most->vars.at[in->var].extent = in->hi;
+    }
+    return most;
+}
+
 void recipe_params(recipe *r) {
     const kernel *k = r->k;
     target alone = *r->t;
     alone.threads = 1;
-    recipe most = recipe_make((kernel *)(uintptr_t)kernel_at_most(k, k->a), &alone); /* a copy, as it has parameters */
+    recipe most = recipe_make(largest(k), &alone);
     recipe_tile_in_place(&most);
     for (int i = 0; i < most.s->steps.n; i++) do_for_all(r, &most.s->steps.at[i]);
     drop_lanes_of_run(r);

@@ -242,8 +242,20 @@ static prologue_use packed_use(const walk *w, val v, const affine *idx, int firs
     return along && columns >= PACKED_COLUMNS ? (prologue_use){ work, graph_elems(w->s->g, in), 0 } : (prologue_use){ 0 };
 }
 
+/* Neighbours in the first root, whose loops a processor has, are no neighbours in the result of a contraction. */
+static bool is_turned(const walk *w, const node *n, const affine *idx) {
+    kvar inner = w->an->n_root_vars - 1;
+    int last = n->rank - 1;
+    while (inner >= 0 && w->an->k->vars.at[inner].extent == 1) inner--;
+    while (last >= 0 && n->dims[last] == 1) last--;
+    return inner >= 0 && last >= 0 && affine_coef(idx[last], inner) != 1;
+}
+
 static bool walk_dot(walk *w, val v, const affine *idx) {
     const node *n = graph_get(w->s->g, v), *x = graph_get(w->s->g, n->in[0]);
+    if (w->s->g->params && !w->s->opts.rows_only && is_turned(w, n, idx)) /* else its operand comes in panels (loop/pack.c) */
+        return fail(w, v,
+                    "vectors go along the result of a contraction, which lies another way round, and a run gives its sizes");
     int nb = (int)n->attr[0], nc = (int)n->attr[1];
     const int64_t *ca = n->attr + 2 + 2 * nb;
     affine kv[TN_MAX_RANK], *ia = ARENA_ARRAY(w->s->a, affine, TN_MAX_RANK), *ib = ARENA_ARRAY(w->s->a, affine, TN_MAX_RANK);
@@ -340,7 +352,7 @@ static bool is_prologue(const walk *w, pending at) {
     int64_t elems = graph_elems(g, at.v);
     if (w->s->opts.fusion < 2 || elems < PROLOGUE_ELEMS) return false;
     if (op_get((op_code)n->op)->flops <= PROLOGUE_FLOPS && at.dot_work / PROLOGUE_READS <= elems) return true;
-    if (w->s->opts.rows_only || w->s->opts.fusion < 3 || !at.use.elems ||
+    if (w->s->opts.rows_only || w->s->opts.fusion < 3 || g->params || !at.use.elems || /* nothing is packed in sizes of a run */
         !sched_packs_computed(w->s, (tn_dtype)n->dtype, elems, &at.use))
         return false;
     w->an->packs = true;

@@ -293,6 +293,12 @@ static const char *const found[] = {
     "  %4 = reshape %3 f32[1,13,9,n]\n"
     "  return %4 as \"y\"\n"
     "}\n",
+    "graph @keys<n 1..3, m 1..40>(x f32[n,m,2,16], y f32[n,m,2,16]) {\n" /* turned from 16 on */
+    "  %1 = exp y f32[n,m,2,16]\n"
+    "  %2 = dot x, %1 batch=[0,2]x[0,2] contract=[3]x[3] f32[n,2,m,m]\n"
+    "  %3 = abs %2 f32[n,2,m,m]\n"
+    "  return %3 as \"z\"\n"
+    "}\n",
     "graph @rows_of_matrix<n 1..3>(x f32[n,512], w f32[256,512]) {\n" /* on GPUs several are a thread block's */
     "  %1 = dot x, w contract=[1]x[1] f32[n,256]\n"
     "  return %1 as \"y\"\n"
