@@ -39,7 +39,8 @@ UNARY = {
     "erfc": (lambda x: 1 - erf(x), -1, 1), "exp2": (np.exp2, -3, 3), "log2": (np.log2, 0.1, 9), "trunc": (np.trunc, -3, 3),
     "softplus": (lambda x: np.log1p(np.exp(x)), -6, 6), "stop_gradient": (lambda x: x, -3, 3),
 }
-BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "pow": np.power, "mod": np.mod, "atan2": np.arctan2, "hypot": np.hypot, "straight_through": lambda x, y: y,
+BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "pow": np.power, "mod": np.mod, "atan2": np.arctan2, "hypot": np.hypot,
+          "straight_through": lambda x, y: np.broadcast_arrays(x, y)[1],
           "maximum": np.maximum, "minimum": np.minimum, "lt": np.less, "le": np.less_equal, "gt": np.greater,
           "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal}
 
