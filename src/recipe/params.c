@@ -112,6 +112,33 @@ static kernel *largest(const kernel *k) {
     return most;
 }
 
+/* Rows with sums over a size of the run, which may be a few elements: several rows at once, so that their chains of sums do not
+ * wait for each other. (Softmax of 3968 x 31, a core of a Zen 5: 165, 109 and 94 us for 1, 2 and 4 rows; of 3696 x 462 464, 410
+ * and 412.) */
+static void unroll_short_rows(recipe *r) {
+    enum { ROWS = 4, SHORT = 64 };
+    const kernel *k = r->k;
+    int at = 1, most = 1, n = ROWS;
+    bool sums = false;
+    while (at < k->ins.n && k->ins.at[at].op != K_LOOP) at++;
+    while (at + 1 < k->ins.n && k->ins.at[at + 1].op == K_LOOP && kernel_loop_end(k, at + 1) == kernel_loop_end(k, at) - 1)
+        at++;
+    if (at == k->ins.n) return;
+    const kvar_info *row = &k->vars.at[k->ins.at[at].var];
+    if (!row->row || row->role.unroll > 1 || row->role.lanes > 1) return;
+    for (int i = at + 1, end = kernel_loop_end(k, at); i < end; i++) {
+        if (k->ins.at[i].op != K_LOOP) continue;
+        const kvar_info *x = &k->vars.at[k->ins.at[i].var];
+        if (ext_is_lit(x->extent) || ext_lo(k->params, x->extent) >= SHORT) return;
+        if (x->role.unroll > most) most = x->role.unroll;
+        sums |= x->reduce && x->role.lanes > 1;
+        for (i++; k->ins.at[i].op != K_END; i++)
+            if (k->ins.at[i].op == K_LOOP) return; /* a contraction, whose tile has rows */
+    }
+    while (n > 1 && n * most > r->t->n_vector_regs / 2) n /= 2;
+    if (sums && n > 1) recipe_try(r, "unroll_jam %s %d", row->name, n);
+}
+
 void recipe_params(recipe *r) {
     const kernel *k = r->k;
     target alone = *r->t;
@@ -120,6 +147,7 @@ void recipe_params(recipe *r) {
     recipe_tile_in_place(&most);
     for (int i = 0; i < most.s->steps.n; i++) do_for_all(r, &most.s->steps.at[i]);
     drop_lanes_of_run(r);
+    unroll_short_rows(r);
     k = r->k;
     kernel *before = kernel_clone(k, k->a);
     int n = r->s->steps.n;

@@ -31,19 +31,40 @@ static void want_row(work w, const float *x, int64_t n, double *y, double *out_b
     *out_bound = w == NORM ? eps * ((double)n + 16) * 4 * (8 / sqrt(var + 1e-5) + 1) : eps * ((double)n + 40) * 8;
 }
 
+static tn_tensor softmax_of(work what, tn_tensor in) {
+    return what == SOFTMAX ? tn_nn_softmax(in, -1) : tn_nn_log_softmax(in, -1);
+}
+
+/* The same by a program for a range of sizes, whose rows are worked on several at once. */
+static void run_sized(tn_ctx *ctx, work what, int64_t rows, int64_t cols, float *x, float *y) {
+    tn_graph *g = tn_graph_new(ctx, "rows");
+    tn_tensor in = tn_input(g, "x", TN_F32, TN_DIMS(tn_dim(g, "rows", 1, 130, 1), tn_dim(g, "cols", 1, 513, 1)));
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    tn_program *p;
+    tn_session *s;
+    char *schedule;
+    tn_output(softmax_of(what, in), "y");
+    o.threads = 1 + (int)(rows % 3), o.check = 1;
+    if (tn_compile(g, &o, &p) || tn_session_new(p, &s)) fail_msg("%s", tn_ctx_error(ctx));
+    if (!fuzz_by_c() && !tn_program_text(p, "schedule", &schedule)) {
+        assert_non_null(strstr(schedule, "unroll_jam i0 "));
+        tn_string_free(ctx, schedule);
+    }
+    if (tn_bind_dim(s, "rows", rows) || tn_bind_dim(s, "cols", cols) || tn_run(s, TN_BIND({ "x", x }, { "y", y })))
+        fail_msg("%s", tn_session_error(s));
+    tn_session_free(s), tn_program_free(p), tn_graph_free(g);
+}
+
 static void check(tn_ctx *ctx, work what, int64_t rows, int64_t cols, bool special) {
     size_t bytes = sizeof(float) * (size_t)(rows * cols);
     rng r = rng_make((uint64_t)(rows * 1009 + cols * 3 + what));
-    float *x = malloc(bytes + 1), *y[3];
+    float *x = malloc(bytes + 1), *y[4]; /* of one, two, three threads, and of a range of sizes */
     double *want = malloc(sizeof *want * (size_t)cols), bound;
     fill_random(&r, TN_F32, x, rows * cols, -4, 4);
     if (special) x[(rows - 1) * cols] = NAN, x[cols / 2] = -INFINITY;
     tn_graph *g = tn_graph_new(ctx, "rows");
     tn_tensor in = tn_input(g, "x", TN_F32, TN_DIMS(rows, cols));
-    tn_output(what == SOFTMAX       ? tn_nn_softmax(in, -1)
-              : what == LOG_SOFTMAX ? tn_nn_log_softmax(in, -1)
-                                    : tn_nn_layer_norm(in, 0, "norm"),
-              "y");
+    tn_output(what == NORM ? tn_nn_layer_norm(in, 0, "norm") : softmax_of(what, in), "y");
     for (int t = 0; t < 3; t++) {
         tn_compile_opts o = TN_COMPILE_DEFAULTS;
         tn_program *p;
@@ -56,17 +77,20 @@ static void check(tn_ctx *ctx, work what, int64_t rows, int64_t cols, bool speci
         tn_session_free(s), tn_program_free(p);
         if (memcmp(y[0], y[t], bytes) != 0) fail_msg("%dx%d: one thread and %d differ", (int)rows, (int)cols, 1 + t);
     }
-    for (int64_t i = 0; i < rows; i++) {
-        want_row(what, x + i * cols, cols, want, &bound);
+    y[3] = malloc(bytes + 1);
+    if (what != NORM) run_sized(ctx, what, rows, cols, x, y[3]);
+    for (int64_t i = 0; i < rows * (what == NORM ? 1 : 2); i++) {
+        const float *have = i < rows ? y[0] + i * cols : y[3] + (i - rows) * cols;
+        want_row(what, x + i % rows * cols, cols, want, &bound);
         for (int64_t j = 0; j < cols; j++) {
-            double got = (double)y[0][i * cols + j];
+            double got = (double)have[j];
             if (isnan(want[j]) ? !isnan(got) : !(fabs(got - want[j]) <= bound) && got != want[j])
                 fail_msg("work %d, %dx%d: y[%d,%d] = %g, want %g", (int)what, (int)rows, (int)cols, (int)i, (int)j, got,
                          want[j]);
         }
     }
     tn_graph_free(g);
-    for (int t = 0; t < 3; t++) free(y[t]);
+    for (int t = 0; t < 4; t++) free(y[t]);
     free(x), free(want);
 }
 
