@@ -113,13 +113,14 @@ static kernel *largest(const kernel *k) {
 }
 
 /* Rows with sums over a size of the run, which may be a few elements: several rows at once, so that their chains of sums do not
- * wait for each other. (Softmax of 3968 x 31, a core of a Zen 5: 165, 109 and 94 us for 1, 2 and 4 rows; of 3696 x 462 464, 410
- * and 412.) */
+ * wait for each other; tile does so where they are (src/loop/tile.c). (Softmax of 3968 x 31, a core of a Zen 5: 165, 109 and 94
+ * us for 1, 2 and 4 rows.) */
 static void unroll_short_rows(recipe *r) {
-    enum { ROWS = 4, SHORT = 64 };
+    enum { ROWS = 4 };
     const kernel *k = r->k;
     int at = 1, most = 1, n = ROWS;
     bool sums = false;
+    if (r->t->threads > 1) return; /* which share whole tiles */
     while (at < k->ins.n && k->ins.at[at].op != K_LOOP) at++;
     while (at + 1 < k->ins.n && k->ins.at[at + 1].op == K_LOOP && kernel_loop_end(k, at + 1) == kernel_loop_end(k, at) - 1)
         at++;
@@ -129,7 +130,7 @@ static void unroll_short_rows(recipe *r) {
     for (int i = at + 1, end = kernel_loop_end(k, at); i < end; i++) {
         if (k->ins.at[i].op != K_LOOP) continue;
         const kvar_info *x = &k->vars.at[k->ins.at[i].var];
-        if (ext_is_lit(x->extent) || ext_lo(k->params, x->extent) >= SHORT) return;
+        if (ext_is_lit(x->extent)) return;
         if (x->role.unroll > most) most = x->role.unroll;
         sums |= x->reduce && x->role.lanes > 1;
         for (i++; k->ins.at[i].op != K_END; i++)
