@@ -451,6 +451,7 @@ static int64_t stride_of(const kernel *k, reg loop) {
     for (reg r = loop + 1; k->ins.at[r].op != K_END; r++) {
         const kins *in = &k->ins.at[r];
         int64_t by = in->op == K_LOAD && in->lanes > 1 ? affine_coef(in->idx, k->ins.at[loop].var) : 0;
+        if (!ext_is_lit(by)) continue; /* as a run says */
         by = (by < 0 ? -by : by) * (int64_t)dtype_size((tn_dtype)in->src) * k->ins.at[loop].step;
         if (by > most) most = by;
     }
