@@ -574,7 +574,7 @@ static ext are_short(const tiler *t, int loop, int end) {
     return most ? ext_min(x, ext_max(x, ext_sub(x, SHORT, most), 0), 1) : 1;
 }
 
-/* The same where a run gives the ends: whole tiles, then at most one of each power of two below. */
+/* The same where a run gives the ends: whole tiles, then at most one of each power of two below; long rows go one by one. */
 static void tile_piece_of_run(tiler *t, int loop, int end, kvar major) {
     const kins *in = &t->k->ins.at[loop];
     exts *x = t->k->params;

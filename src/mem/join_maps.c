@@ -4,6 +4,7 @@
  * In: scalar kernels that are one nest each, over as many rows. Out: the second one's body stands behind the first one's, and
  * has what that stored from its registers; what nothing else reads is not stored any more (unread.c). Without control flow
  * kernels become one in the scheduler, by what it costs (vertical_fusion.c). */
+#include "loop/build.h"
 #include "loop/loop.h"
 #include "mem/inplace.h"
 #include "mem/mem.h"
@@ -14,6 +15,7 @@ typedef struct joint {
     plan *p;
     const pkernel *x, *y; /* the first, the second */
     int at_x, at_y, n;    /* instructions: their nests; loops of these */
+    kvar *to;             /* [y's vars] x's in their place */
 } joint;
 
 /* The nest behind values alone, which is the rest of the kernel; 0: it is none. */
@@ -29,37 +31,30 @@ static int nest_of(const kernel *k, int *n_loops) {
     return n ? at : 0;
 }
 
-/* y's index as one of x's. */
-static affine as_first(const joint *j, arena *a, affine e) {
-    kterm *t = ARENA_ARRAY(a, kterm, e.n + 1);
-    affine r = affine_const(e.base);
-    memcpy(t, e.t, sizeof *t * (size_t)e.n);
-    for (int i = 0; i < e.n; i++)
-        for (int l = 0; l < j->n; l++)
-            if (e.t[i].var == j->y->k->ins.at[j->at_y + l].var)
-                r = affine_add(a, r, affine_scale(a, affine_var(a, j->x->k->ins.at[j->at_x + l].var), e.t[i].coef));
-    return r;
+/* y's instruction in x's loops. */
+static kins as_first(const joint *j, kins in) {
+    build_rename(j->p->a, &in, j->to);
+    return in;
 }
 
 /* All accesses to the buffer, b of x and c of y, are to the element at hand. */
 static bool at_one_place(const joint *j, int b, int c) {
-    const affine *place = NULL;
-    arena *a = j->p->a;
+    affine place = affine_const(0);
+    bool any = false;
     for (int second = 0; second < 2; second++) {
         const kernel *k = second ? j->y->k : j->x->k;
         for (int i = 1; i < k->ins.n; i++) {
             const kins *in = &k->ins.at[i];
             if (!kernel_has_buffer(in) || in->buf != (second ? c : b)) continue;
             if (in->dyn || in->n_mask) return false;
-            affine *own = ARENA_NEW(a, affine);
-            *own = second ? as_first(j, a, in->idx) : in->idx;
-            if (place && !affine_equal(*place, *own)) return false;
-            place = own;
+            affine own = second ? as_first(j, *in).idx : in->idx;
+            if (any && !affine_equal(place, own)) return false;
+            place = own, any = true;
         }
     }
-    for (int l = 0; place && l < j->n; l++) { /* another one in each iteration */
+    for (int l = 0; any && l < j->n; l++) { /* another one in each iteration */
         const kins *loop = &j->x->k->ins.at[j->at_x + l];
-        if (loop->hi - loop->lo > 1 && !affine_coef(*place, loop->var)) return false;
+        if (loop->hi - loop->lo > 1 && !affine_coef(place, loop->var)) return false;
     }
     return true;
 }
@@ -69,8 +64,10 @@ static bool can_join(joint *j) {
     int n;
     if (k->params || l->params || k->bufs.n + l->bufs.n > MOST_BUFS || k->ins.n + l->ins.n > MOST_INS) return false;
     if (!(j->at_x = nest_of(k, &j->n)) || !(j->at_y = nest_of(l, &n)) || n != j->n) return false;
+    j->to = ARENA_ARRAY(j->p->a, kvar, l->vars.n + 1);
     for (int i = 0; i < n; i++) {
         const kins *a = &k->ins.at[j->at_x + i], *b = &l->ins.at[j->at_y + i];
+        j->to[b->var] = a->var;
         if (a->lo != b->lo || a->hi != b->hi || a->step != b->step || a->a || b->a) return false;
     }
     bool shared = false;
@@ -131,12 +128,9 @@ static void join(const joint *j, pkernel *out) {
     for (int c = 0; c < l->bufs.n; c++) buf[c] = take_buffer(o, args, j->y, c);
     o->name = l->name, o->ins.n -= j->n;
     for (int i = 1; i < l->ins.n - j->n; i++) {
-        kins in = l->ins.at[i];
-        if (in.op == K_LOOP) continue;
+        if (l->ins.at[i].op == K_LOOP) continue;
+        kins in = as_first(j, l->ins.at[i]);
         in.a = map[in.a], in.b = map[in.b], in.c = map[in.c], in.dyn = map[in.dyn];
-        in.idx = as_first(j, p->a, in.idx);
-        if (in.n_mask) in.mask = arena_copy(p->a, in.mask, sizeof(kmask) * (size_t)in.n_mask);
-        for (int m = 0; m < in.n_mask; m++) in.mask[m].e = as_first(j, p->a, in.mask[m].e);
         if (kernel_has_buffer(&in)) in.buf = (uint16_t)buf[in.buf];
         reg had = in.op == K_LOAD && !in.dyn && !in.n_mask ? stored(o, &in) : 0;
         map[i] = had ? had : kernel_push(o, in);

@@ -1,7 +1,8 @@
 /* cuda.c - the device cuda: the first NVIDIA GPU, through its driver and NVRTC, both found at run time.
  *
  * Programs are CUDA C, compiled to a cubin that the kernel cache keeps: a machine without NVRTC runs what the cache has. One
- * stream for kernels. A list becomes a graph of explicit nodes when it is first submitted, and is replayed. Many steps are one
+ * stream for kernels. A list becomes a graph of explicit nodes when it is first submitted, and is replayed; launches of a graph
+ * overlap where the driver lets them. Many steps are one
  * submit: a graph with a node that repeats its body (cuda_loop.h); with older drivers replays of a graph of several steps, or
  * single launches where something moves from step to step. A ticket is an event behind its submit. Copies are cuda_copy.c's.
  * The device owns context and streams. Calls may come from any thread: each makes the context current for itself. */
@@ -601,13 +602,12 @@ static cu_kernel_node kernel_node(cu_object f, int64_t grid_blocks, int block_th
                              .shared_bytes = (unsigned)shared };
 }
 
-/* Its code waits for what is before it: it may begin as soon as all thread blocks of those have (programmatic dependent
- * launch). */
-static int add_early_kernel(const cuda *d, cu_object graph, const cu_kernel_node *x, const cu_object *before, int n_before,
-                            cu_object *out) {
+/* Its code waits for what is before it: it may begin as soon as all thread blocks of those have come to their end (programmatic
+ * dependent launch). */
+static int add_early_edges(const cuda *d, cu_object graph, const cu_object *before, int n_before, const cu_object *node) {
     static const cu_graph_edge early = { .from_port = CU_EDGE_PORT_PROGRAMMATIC, .type = CU_EDGE_PROGRAMMATIC };
-    int rc = d->cu.cuGraphAddKernelNode(out, graph, NULL, 0, x);
-    for (int i = 0; i < n_before && !rc; i++) rc = d->cu.cuGraphAddDependencies(graph, &before[i], out, &early, 1);
+    int rc = CUDA_SUCCESS;
+    for (int i = 0; i < n_before && !rc; i++) rc = d->cu.cuGraphAddDependencies(graph, &before[i], node, &early, 1);
     return rc;
 }
 
@@ -619,9 +619,10 @@ static int add_kernel(const cuda *d, cu_object graph, cu_object f, int64_t grid_
 
 static int add_launch(const cuda *d, cu_object graph, const gpu_node *n, void **arguments_at, const cu_object *before,
                       int n_before, cu_object *out) {
-    cu_kernel_node x = kernel_node(n->kernel, n->grid_blocks, n->block_threads, n->shared, arguments_at);
-    if (n->waits && n_before && d->overlaps) return add_early_kernel(d, graph, &x, before, n_before, out);
-    return d->cu.cuGraphAddKernelNode(out, graph, n_before ? before : NULL, (size_t)n_before, &x);
+    bool early = n->waits && d->overlaps;
+    int rc = add_kernel(d, graph, n->kernel, n->grid_blocks, n->block_threads, n->shared, arguments_at, before,
+                        early ? 0 : n_before, out);
+    return rc || !early ? rc : add_early_edges(d, graph, before, n_before, out);
 }
 
 /* What a loop on the device is made of: copies of what moves, in and out, of each step. */
