@@ -85,9 +85,9 @@ static target with_units(bool small) {
     if (small) t.l2_bytes = 1 << 10; /* so that scores are large */
     return t;
 }
-static plan *plan_of(arena *a, graph *g, const target *t) {
+static plan *plan_of(arena *a, graph *g, const target *t, int fusion) {
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
-    o.fusion = 3, o.check = 1;
+    o.fusion = fusion, o.check = 1;
     return pipeline_run(g, a, &o, t);
 }
 
@@ -115,7 +115,7 @@ ARENA_TEST(test_spellings) {
         for (int64_t d = 32; d < 32 << n_sizes; d *= 2) {
             const spelling *s = &spellings[i];
             target t = with_units(false);
-            int skip, n = count_tiles(plan_of(a, make(a, s, s->type, 96, 1024, 1024, d), &t), &skip);
+            int skip, n = count_tiles(plan_of(a, make(a, s, s->type, 96, 1024, 1024, d), &t, 3), &skip);
             bool good = n == kernels_of(d) && (s->mask != CAUSAL || skip == n);
             if (!good) printf("%s, %d: %d kernels go by tiles, %d skip some\n", s->name, (int)d, n, skip);
             all += good;
@@ -128,14 +128,23 @@ ARENA_TEST(test_memory) {
     double first = 0, last = 0;
     for (int64_t n = 1024; n <= 16384; n *= 4) {
         target t = with_units(false);
-        last = (double)plan_of(a, make(a, &spellings[0], TN_BF16, 16, n, n, 64), &t)->temp_bytes;
+        last = (double)plan_of(a, make(a, &spellings[0], TN_BF16, 16, n, n, 64), &t, 3)->temp_bytes;
         if (n == 1024) first = last;
         printf("%d positions: %.0f KiB\n", (int)n, last / 1024);
     }
     assert_true(last <= 16 * first);
 }
 
-/* Fresh numbers and sizes of all kinds against double. */
+static eval_memory *run(const plan *p, const graph *g, const sample *in, arena *a) {
+    eval_memory *m = eval_memory_make(p, a);
+    for (int i = 0; i < g->inputs.n; i++)
+        memcpy(m->io[plan_io(p, graph_get(g, g->inputs.at[i])->name, false)], in->data[i], in->bytes[i]);
+    eval_plan(p, m, a);
+    return m;
+}
+
+/* Fresh numbers and sizes of all kinds against double. The bound is what the same ops one by one, each rounding to the
+ * spelling's dtype, are off by at most, and half as much: both are the worst of many numbers (of 280 results 1.16 was seen). */
 ARENA_TEST(test_values) {
     uint64_t first, seed = 11;
     int units = 0, rounds = (int)(fuzz_seeds(280 * COUNT_OF(spellings), &first) / 280);
@@ -154,31 +163,33 @@ ARENA_TEST(test_values) {
         graph *g = make(&own, s, s->type, 2, rows, keys, d), *exact = make(&own, s, TN_F32, 2, rows, keys, d);
         sample in = sample_make(g, &own, (uint64_t)round);
         eval_value *want = eval_graph(exact, &own, in.values);
-        target t = with_units(true);
+        target t = with_units(true), cpu = plan_target(0);
         int skip;
-        plan *p = plan_of(&own, g, &t);
+        plan *p = plan_of(&own, g, &t, 3);
         int tiles = count_tiles(p, &skip);
         units += tiles == kernels_of(d);
-        eval_memory *m = eval_memory_make(p, &own);
-        for (int i = 0; i < g->inputs.n; i++)
-            memcpy(m->io[plan_io(p, graph_get(g, g->inputs.at[i])->name, false)], in.data[i], in.bytes[i]);
-        eval_plan(p, m, &own);
+        eval_memory *m = run(p, g, &in, &own);
+        plan *ops = plan_of(&own, g, &cpu, 0);
+        eval_memory *by_ops = run(ops, g, &in, &own);
         if (tiles != kernels_of(d)) printf("%s, %d x %d x %d: %d by tiles\n", s->name, (int)rows, (int)keys, (int)d, tiles);
         for (int o = 0; o < g->outputs.n && tiles == kernels_of(d); o++) {
             const void *got = m->io[plan_io(p, g->outputs.at[o].name, true)];
-            const double *y = want[exact->outputs.at[o].v].f, bound = s->type == TN_BF16 ? 0x1p-5 : 0x1p-8;
+            const double *y = want[exact->outputs.at[o].v].f;
+            const void *ops_got = by_ops->io[plan_io(ops, g->outputs.at[o].name, true)];
             int64_t all = graph_elems(g, g->outputs.at[o].v);
-            double square = 0, worst = 0;
+            double square = 0, bound = 0, worst = 0;
             for (int64_t i = 0; i < all; i++) square += y[i] * y[i] / (double)all;
+            for (int64_t i = 0; i < all; i++)
+                bound = fmax(bound, 1.5 * fabs(dtype_load(s->type, ops_got, i) - y[i]) / (sqrt(square) + fabs(y[i])));
             for (int64_t i = 0; i < all; i++) {
                 double off = fabs(dtype_load(s->type, got, i) - y[i]) / (sqrt(square) + fabs(y[i]));
-                if (!(off < bound))
-                    fail_msg("%s, round %d, %d x %d x %d (%d by tiles, %d skip): %s[%d] is %g, expected %g", s->name, round,
-                             (int)rows, (int)keys, (int)d, tiles, skip, g->outputs.at[o].name, (int)i,
-                             dtype_load(s->type, got, i), y[i]);
+                if (!(off <= bound))
+                    fail_msg("%s, round %d, %d x %d x %d (%d by tiles, %d skip): %s[%d] is %g, expected %g within %g", s->name,
+                             round, (int)rows, (int)keys, (int)d, tiles, skip, g->outputs.at[o].name, (int)i,
+                             dtype_load(s->type, got, i), y[i], bound);
                 worst = fmax(worst, off);
             }
-            if (round < 3) printf("%s, %s: off by %.5f\n", s->name, g->outputs.at[o].name, worst);
+            if (round < 3) printf("%s, %s: off by %.5f of %.5f\n", s->name, g->outputs.at[o].name, worst, bound);
         }
         arena_fini(&own);
     }
