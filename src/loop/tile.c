@@ -574,7 +574,8 @@ static ext are_short(const tiler *t, int loop, int end) {
     return most ? ext_min(x, ext_max(x, ext_sub(x, SHORT, most), 0), 1) : 1;
 }
 
-/* The same where a run gives the ends: whole tiles, then at most one of each power of two below; long rows go one by one. */
+/* The same where a run gives the ends: whole tiles, then at most one of each power of two below; long rows go one by one,
+ * unless threads share them, which share whole tiles. */
 static void tile_piece_of_run(tiler *t, int loop, int end, kvar major) {
     const kins *in = &t->k->ins.at[loop];
     exts *x = t->k->params;
@@ -582,7 +583,7 @@ static void tile_piece_of_run(tiler *t, int loop, int end, kvar major) {
     krole role = t->k->vars.at[v].role;
     bool par = t->k->par_var == v && in->par == PAR_SERIAL;
     int64_t step = (int64_t)role.unroll * role.lanes;
-    ext at = in->lo, all = ext_sub(x, in->hi, in->lo), some = ext_mul(x, all, are_short(t, loop, end));
+    ext at = in->lo, all = ext_sub(x, in->hi, in->lo), some = par ? all : ext_mul(x, all, are_short(t, loop, end));
     for (int64_t n = step; n > 0; n /= 2) {
         ext to = ext_add(x, in->lo, ext_mul(x, ext_floor_div(x, n == 1 ? all : some, n), n));
         if (to == at) continue;

@@ -343,6 +343,11 @@ static const char *const found[] = {
     "  %5 = scatter_add h, i, k axis=1 f16[2,m,24]\n"
     "  return %1 as \"a\", %2 as \"b\", %3 as \"c\", %4 as \"d\", %5 as \"e\"\n"
     "}\n",
+    "graph @shared_rows<n 0..33, m 0..8>(x f32[n,7,m,1,17], w f32[1,1,m,17]) {\n" /* rows of sums that threads share, long ones,
+                                                                                     too */
+    "  %1 = dot w, x batch=[0]x[3] contract=[2,3]x[2,4] f32[1,1,n,7]\n"
+    "  return %1 as \"y\"\n"
+    "}\n",
     "graph @own_places<b 1..6, n 1..9>(x f32[b,n,3], i i32[b,4], u f32[b,4,3]) {\n" /* rows with places of their own */
     "  %1 = scatter_add x, i, u axis=1 batch=1 f32[b,n,3]\n"
     "  return %1 as \"y\"\n"
