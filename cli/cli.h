@@ -200,8 +200,8 @@ tn_graph *model_mlp(cli *c, int64_t depth, int64_t width, int64_t batch, uint64_
 /* program.c: a program of a file that `tenon compile` wrote, of the cache, or of a graph as model_open takes it. */
 typedef struct program {
     tn_program *p;
-    tn_graph *g; /* NULL: nothing was compiled */
-    char *key;   /* under which program_close keeps it, or NULL */
+    bool compiled; /* now */
+    char *key;     /* under which program_close keeps it, or NULL */
 } program;
 program program_open(cli *c, const char *spec, uint64_t seed, const tn_compile_opts *o);
 void program_close(cli *c, program *x); /* after its sessions */

@@ -91,7 +91,7 @@ static int run(cli *c) {
     tn_program_stats stats;
     tn_program_get_stats(p, &stats);
     cli_note(c, "%lld step%s in %.1f us; %s in %.1f ms: %d kernels, %d threads", (long long)steps, steps == 1 ? "" : "s",
-             spent * 1e6, x.g ? "compiled" : "loaded", stats.compile_seconds * 1e3, stats.kernels, stats.threads);
+             spent * 1e6, x.compiled ? "compiled" : "loaded", stats.compile_seconds * 1e3, stats.kernels, stats.threads);
     bool *print = cli_alloc((size_t)io.n + 1);
     save_outputs(c, &io, print);
     if (c->json)

@@ -84,8 +84,10 @@ program program_open(cli *c, const char *spec, uint64_t seed, const tn_compile_o
         x.key = NULL;
         return x;
     }
-    x.g = model_open(c, spec, seed);
-    cli_need(c, tn_compile(x.g, o, &x.p));
+    tn_graph *g = model_open(c, spec, seed);
+    cli_need(c, tn_compile(g, o, &x.p));
+    tn_graph_free(g); /* its memory is the run's now */
+    x.compiled = true;
     return x;
 }
 
@@ -101,6 +103,5 @@ void program_close(cli *c, program *x) {
     }
     free(x->key);
     tn_program_free(x->p);
-    tn_graph_free(x->g);
     *x = (program){ 0 };
 }

@@ -22,12 +22,12 @@
 typedef struct onnx_chunk onnx_chunk;
 typedef struct onnx_env {
     tn_ctx *ctx;
-    onnx_chunk *chunks;
-    size_t taken, budget; /* bytes */
-    jmp_buf *guard;       /* of the innermost caller that survives an error */
-    tn_status status;     /* what was recorded before the jump */
-    const char *file;     /* in messages */
-    const uint8_t *base;  /* of the file, for offsets in messages */
+    onnx_chunk *chunks, *spare; /* spare: of what was given back, or NULL */
+    size_t taken, budget;       /* bytes */
+    jmp_buf *guard;             /* of the innermost caller that survives an error */
+    tn_status status;           /* what was recorded before the jump */
+    const char *file;           /* in messages */
+    const uint8_t *base;        /* of the file, for offsets in messages */
 } onnx_env;
 
 /* Runs body(arg) under a guard: TN_OK, or the status of the error that ended it. */
@@ -36,6 +36,7 @@ void onnx_fail(onnx_env *env, tn_status code, const char *fmt, ...) ONNX_PRINTF(
 void onnx_again(onnx_env *env, tn_status s) ONNX_NORETURN; /* hands an error that was caught and recorded to the outer guard */
 /* Zeroed; never NULL: jumps when there is no memory or the budget is spent. */
 void *onnx_new(onnx_env *env, size_t n, size_t size);
+void *onnx_room(onnx_env *env, size_t n, size_t size); /* not zeroed */
 #define ONNX_NEW(env, type, n) ((type *)onnx_new(env, (size_t)(n), sizeof(type)))
 char *onnx_format(onnx_env *env, const char *fmt, ...) ONNX_PRINTF(2, 3);
 typedef struct onnx_mark { /* what was taken after it can be given back */

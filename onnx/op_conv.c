@@ -101,7 +101,7 @@ static void transform_filters(const char *from, int64_t stride, int n, float *ou
 /* Constant weights f32[O,C,3,3] as f32[16,C,O]: transformed here, once and for all, since no kernel computes constants. */
 static tn_tensor transformed(onnx_call *c, const char *x, int64_t out, int64_t in) {
     onnx_mark mark = onnx_here(c->im->env);
-    float *u = ONNX_NEW(c->im->env, float, in *out *POINTS);
+    float *u = onnx_room(c->im->env, (size_t)(in * out * POINTS), sizeof *u);
     for (int64_t first = 0; first < in; first += TOGETHER) /* whose filters stay in a cache */
         for (int64_t i = first; i < in && i < first + TOGETHER; i++)
             for (int64_t o = 0; o < out; o += TOGETHER)

@@ -32,7 +32,7 @@ static void open_body(void *arg) {
     const char *file = m->env.file;
     onnx_env kept = m->env;
     env_init(&m->env, kept.ctx, file, m->bytes);
-    m->env.chunks = kept.chunks, m->env.taken = kept.taken, m->env.guard = kept.guard;
+    m->env.chunks = kept.chunks, m->env.spare = kept.spare, m->env.taken = kept.taken, m->env.guard = kept.guard;
     m->folder = a->folder ? onnx_format(&m->env, "%s", a->folder) : NULL;
     onnx_read_model(m);
 }

@@ -71,12 +71,13 @@ void guard_fail(guard *gd, tn_status code, const char *fmt, ...) {
 
 /* ---- arena ---- */
 
-enum { ARENA_ALIGN = 16, ARENA_FIRST = 4096, ARENA_MAX_STEP = 1 << 20 };
 struct arena_block {
     arena_block *next;
     size_t size, used; /* bytes after the header */
     size_t pad;        /* keeps the data aligned to ARENA_ALIGN */
 };
+/* What has grown to ARENA_LARGE grows by whole huge pages: its pages of 4 KiB would take longer to appear than to be filled. */
+enum { ARENA_ALIGN = 16, ARENA_FIRST = 4096, ARENA_LARGE = 1 << 19, ARENA_MAX_STEP = HUGE_PAGE - sizeof(arena_block) };
 
 void arena_init(arena *a, mem m, guard *gd) { *a = (arena){ .mem = m, .gd = gd }; }
 
@@ -103,6 +104,7 @@ static void *arena_take(arena *a, size_t size) { /* not cleared */
     arena_block *b = a->top;
     if (!b || b->size - b->used < size) {
         size_t step = b ? b->size * 2 : ARENA_FIRST, most = a->total / 4 < ARENA_MAX_STEP ? ARENA_MAX_STEP : a->total / 4;
+        if (step >= ARENA_LARGE && step < ARENA_MAX_STEP && !a->parent) step = ARENA_MAX_STEP;
         if (step > most) step = most;
         bool alone =
             size > step && b && !a->parent; /* in a block behind the top, which keeps its room; a child would lose it */

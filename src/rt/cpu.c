@@ -193,20 +193,22 @@ static void cpu_describe(const device *base, device_caps *out) {
 /* ---- memory ---- */
 
 /* A large buffer starts on a huge page and asks for huge pages before it is touched for the first time: faults cost more than
- * any kernel saves. Clearing it then also maps all of it, so that no run does. */
+ * any kernel saves. Where a good part of the last one is needed, it is the buffer's too. Clearing it then also maps all of it,
+ * so that no run does. */
 static tn_status cpu_alloc(device *base, size_t size, buffer **out, err *e) {
     mem m = ((cpu *)base)->mem;
     *out = NULL;
     buffer *b = mem_alloc(m, sizeof *b);
     bool huge = size >= HUGE_PAGE;
-    if (!b || !aligned_get(m, size, huge ? HUGE_PAGE : BUFFER_ALIGN, &b->block)) {
+    size_t end = size % HUGE_PAGE, room = huge && end > HUGE_PAGE / 4 && size < SIZE_MAX / 2 ? size - end + HUGE_PAGE : size;
+    if (!b || !aligned_get(m, room, huge ? HUGE_PAGE : BUFFER_ALIGN, &b->block)) {
         mem_free(m, b, sizeof *b);
         return err_set(e, TN_ERR_NOMEM, "out of memory: a buffer of %zu bytes asked for", size);
     }
     b->size = size;
-    size_t whole = huge ? size & ~(size_t)(HUGE_PAGE - 1) : 0;
+    size_t whole = huge ? room & ~(size_t)(HUGE_PAGE - 1) : 0;
     if (whole) madvise(b->block.data, whole, MADV_HUGEPAGE);
-    if (size - whole && whole)
+    if (whole && size > whole)
         madvise(b->block.data + whole, size - whole, MADV_NOHUGEPAGE); /* the host may have asked for it */
     memset(b->block.data, 0, size);
     *out = b;

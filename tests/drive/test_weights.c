@@ -25,7 +25,8 @@
 
 enum { N = 1024, ROWS = 4, THREADS = 4 };
 static const double WEIGHTS = 3.0 * N * N * sizeof(float);
-static const double SMALL = (2 << 20) + (1 << 19); /* a large buffer's alignment; code, plan, rows of inputs and outputs */
+static const double SMALL =
+    2 * (2 << 20) + (1 << 19); /* a large buffer's alignment, and an arena's; code, plan, rows of inputs and outputs */
 
 static atomic_llong live;
 static void *counting(void *ud, void *ptr, size_t old, size_t size) {
