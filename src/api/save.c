@@ -87,9 +87,10 @@ tn_status tn_program_keep(const tn_program *p, const char *key, const char *cons
     guard gd;
     arena a;
     arena_init(&a, p->ctx->mem, &gd);
-    char boot[BOOT_ID_BYTES]; /* syncing takes seconds: after the next start of the machine the program is compiled again */
+    char boot[BOOT_ID_BYTES]; /* syncing takes seconds: after the next start of the machine the file is summed instead */
     file_boot_id(boot);
-    job j = { .p = p, .made_of = &(drive_made_of){ key, files, n_files, p->ctx->made, boot }, .a = &a };
+    if (!*boot) boot[0] = '?'; /* each time */
+    job j = { .p = p, .made_of = &(drive_made_of){ key, files, n_files, p->ctx->made, boot, NULL }, .a = &a };
     disk *d = p->ctx->cache ? cache_disk(p->ctx->cache) : NULL;
     tn_status st = TN_OK;
     if (!key || n_files < 0 || (n_files && !files))
@@ -98,7 +99,7 @@ tn_status tn_program_keep(const tn_program *p, const char *key, const char *cons
         st = err_set(&e, TN_ERR_UNSUPPORTED, "tn_program_keep: there is no cache directory");
     else if ((st = api_try(&gd, save, &j)))
         err_set(&e, st, "tn_program_keep: %s", gd.err.text);
-    else if (!disk_store_program(d, hash_bytes128(key, strlen(key)), j.pieces.at, j.pieces.n, !*boot))
+    else if (!disk_store_program(d, hash_bytes128(key, strlen(key)), j.pieces.at, j.pieces.n))
         st = err_set(&e, TN_ERR_UNSUPPORTED, "tn_program_keep: the cache has no room for it, or cannot be written to");
     arena_fini(&a);
     return st ? ctx_report(p->ctx, &e) : TN_OK;
@@ -115,8 +116,10 @@ tn_status tn_program_find(tn_ctx *ctx, const char *key, tn_program **out) {
     disk *d = cache_disk(ctx->cache);
     int fd = d ? disk_open_program(d, hash_bytes128(key, strlen(key))) : -1;
     if (fd < 0) return TN_OK;
+    bool whole = false;
     st = file_map(fd, &f, &e);
+    if (!st) st = drive_load(ctx, f, &(drive_made_of){ .key = key, .out_whole = &whole }, out, &e);
+    if (whole) drive_save_boot(fd);
     close(fd);
-    if (!st) st = drive_load(ctx, f, &(drive_made_of){ .key = key }, out, &e);
     return st == TN_ERR_NOMEM ? api_report(ctx, &e) : TN_OK; /* for any other reason it is compiled again */
 }

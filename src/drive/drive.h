@@ -115,9 +115,11 @@ typedef struct drive_made_of {
     int n_files;
     uint64_t before;  /* .. from here on: ns since 1970 */
     const char *boot; /* file_boot_id, where the file is not synced; NULL: it is */
+    bool *out_whole;  /* set where all of the file was found to be whole, as in no boot before; NULL: nobody asks */
 } drive_made_of;
 typedef VEC(file_piece) drive_saved;
 void drive_save(const tn_program *p, const drive_made_of *made_of, arena *a, drive_saved *out);
+void drive_save_boot(int fd); /* in a file that was found to be whole */
 tn_status drive_load(tn_ctx *ctx, file_view f, const drive_made_of *made_of, tn_program **out, err *e);
 
 /* export.c: the program as files, for a processor of the table, or a GPU of the other one (of OpenCL there is one form: cpu is

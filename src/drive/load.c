@@ -198,10 +198,7 @@ static const unsigned char *part(const load_job *j, saved_part i) { return j->p-
 static void check_files(load_job *j, reader *r, const saved_program *x) {
     const drive_made_of *m = j->made_of;
     const char *key = get_text(r);
-    char boot[BOOT_ID_BYTES];
-    file_boot_id(boot);
-    bool same = !m || (!strcmp(key, m->key) && x->tuned == saved_tuning(j->p->target.tuning) &&
-                       (!j->h->boot[0] || !strncmp(boot, j->h->boot, sizeof boot)));
+    bool same = !m || (!strcmp(key, m->key) && x->tuned == saved_tuning(j->p->target.tuning));
     for (int i = 0, end = count(r, x->n_files, sizeof(saved_stamp)); i < end; i++) {
         saved_stamp was, is = { 0 };
         get(r, &was, sizeof was);
@@ -248,8 +245,19 @@ static void read_tables(load_job *j) {
     drive_sort_names(p);
 }
 
+/* Whether nothing can have been lost of the file's memory; *out_now: that was found out now. */
+static bool is_whole(const file_view *f, const saved_head *h, bool *out_now) {
+    char boot[BOOT_ID_BYTES];
+    uint64_t rest = 0;
+    if (!h->boot[0]) return true;
+    file_boot_id(boot);
+    if (*boot && !memcmp(boot, h->boot, sizeof boot)) return true;
+    for (int i = SAVED_CONSTS; i < N_SAVED; i++) rest = saved_rest(rest, f->at + h->part[i].at, (size_t)h->part[i].n);
+    return *out_now = rest == h->rest;
+}
+
 /* TN_ERR_PARSE: it is none, or damaged. */
-static tn_status check_head(const file_view *f, saved_head *h, err *e) {
+static tn_status check_head(const file_view *f, saved_head *h, bool *out_now, err *e) {
     static const char what[] = "no program that Tenon saved, or a damaged one";
     if (f->n < sizeof *h) return err_set(e, TN_ERR_PARSE, what);
     memcpy(h, f->at, sizeof *h);
@@ -266,8 +274,8 @@ static tn_status check_head(const file_view *f, saved_head *h, err *e) {
     }
     const size_t from = offsetof(saved_head, build), end = (size_t)(h->part[SAVED_CODE].at + h->part[SAVED_CODE].n);
     hash128 sum = hash_bytes128(f->at + from, end - from);
-    if (h->bytes != f->n || sum.lo != h->sum.lo || sum.hi != h->sum.hi) return err_set(e, TN_ERR_PARSE, what);
-    return TN_OK;
+    bool whole = h->bytes == f->n && sum.lo == h->sum.lo && sum.hi == h->sum.hi && is_whole(f, h, out_now);
+    return whole ? TN_OK : err_set(e, TN_ERR_PARSE, what);
 }
 
 static tn_status check_here(const saved_head *h, const saved_head *here, err *e) {
@@ -324,7 +332,8 @@ tn_status drive_load(tn_ctx *ctx, file_view f, const drive_made_of *made_of, tn_
     saved_head h, here;
     device *dev;
     *out = NULL;
-    tn_status st = check_head(&f, &h, e);
+    bool now = false;
+    tn_status st = check_head(&f, &h, &now, e);
     int threads = st ? 0 : asked_threads(&h, &f);
     if (threads < 0) st = err_set(e, TN_ERR_PARSE, "a damaged file");
     if (!st) st = ctx_device(ctx, "cpu", threads, &dev, e);
@@ -344,5 +353,6 @@ tn_status drive_load(tn_ctx *ctx, file_view f, const drive_made_of *made_of, tn_
         drive_program_free(p);
     else
         *out = p;
+    if (*out && made_of && made_of->out_whole) *made_of->out_whole = now;
     return st;
 }

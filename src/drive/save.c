@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 uint64_t saved_tuning(const ktuning *t) {
     uint64_t h = 0;
@@ -163,15 +164,18 @@ static void align(writer *w, size_t to) { add(w, w->zeros, (to - w->at % to) % t
 static void add_part(writer *w, saved_part i, const void *data, size_t n) {
     w->h->part[i].at = w->at, w->h->part[i].n = n;
     add(w, data, n);
+    if (i > SAVED_CODE) w->h->rest = saved_rest(w->h->rest, data, n);
 }
 
 static void add_values(writer *w, const tn_program *p) {
+    str all;
+    str_init(&all, w->a);
     for (int i = 0; i < p->n_states; i++) {
         if (!own_value(p, i)) continue;
-        add(w, own_value(p, i), drive_value_bytes(p->plan->g, p->states[i].node));
-        align(w, SAVED_LINE);
+        put(&all, own_value(p, i), drive_value_bytes(p->plan->g, p->states[i].node));
+        put(&all, w->zeros, line(all.n) - all.n);
     }
-    w->h->part[SAVED_VALUES].n = w->at - w->h->part[SAVED_VALUES].at;
+    add_part(w, SAVED_VALUES, all.s, all.n);
 }
 
 /* Sums the pieces up to the end of the code, joined. */
@@ -182,6 +186,12 @@ static void sum(writer *w) {
     size_t end = (size_t)(h->part[SAVED_CODE].at + h->part[SAVED_CODE].n);
     for (int i = 0; i < w->out->n && all.n < end; i++) put(&all, w->out->at[i].data, w->out->at[i].n);
     h->sum = hash_bytes128(all.s + offsetof(saved_head, build), end - offsetof(saved_head, build));
+}
+
+void drive_save_boot(int fd) {
+    char boot[BOOT_ID_BYTES];
+    file_boot_id(boot);
+    (void)!pwrite(fd, boot, sizeof boot, offsetof(saved_head, boot)); /* in vain: the file is summed again the next time */
 }
 
 void drive_save(const tn_program *p, const drive_made_of *made_of, arena *a, drive_saved *out) {
@@ -212,7 +222,6 @@ void drive_save(const tn_program *p, const drive_made_of *made_of, arena *a, dri
     align(&w, SAVED_PAGE);
     add_part(&w, SAVED_SHARED, p->shared ? api->map(p->dev, p->shared) : NULL, p->shared ? (size_t)p->plan->shared_bytes : 0);
     align(&w, SAVED_PAGE);
-    add_part(&w, SAVED_VALUES, NULL, 0);
     add_values(&w, p);
     h->bytes = w.at;
     sum(&w);

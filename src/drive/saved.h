@@ -9,17 +9,19 @@
 #include "rt/build_id.h"
 #include "rt/file.h"
 
-enum { SAVED_VERSION = 1, SAVED_PAGE = 4096, SAVED_LINE = 64, SAVED_MOST = 1 << 24 /* entries of a table */ };
+enum { SAVED_VERSION = 2, SAVED_PAGE = 4096, SAVED_LINE = 64, SAVED_MOST = 1 << 24 /* entries of a table */ };
 #define SAVED_MAGIC "TNPROG\r\n"
 
 typedef enum saved_part { SAVED_TABLES, SAVED_CODE, SAVED_CONSTS, SAVED_SHARED, SAVED_VALUES, N_SAVED } saved_part;
 typedef struct saved_head {
     char magic[8];
     uint64_t version, bytes; /* of the file */
-    hash128 sum;             /* of what follows, to the end of the code */
+    hash128 sum;             /* from build to the end of the code */
+    char
+        boot[BOOT_ID_BYTES]; /* in which the file was written or found whole: it may be lost in part after it; "": it may not */
     unsigned char build[BUILD_ID_BYTES];
+    uint64_t rest;              /* saved_rest */
     char code[16], machine[32]; /* device_caps.code; the machine's row, or "" */
-    char boot[BOOT_ID_BYTES];   /* the file may be lost in part after it; "": it may not */
     int64_t threads;
     struct {
         uint64_t at, n;
@@ -51,6 +53,8 @@ typedef struct saved_kernel { /* its name follows */
     uint64_t bytes_read, bytes_written, flops;
 } saved_kernel;
 
+/* Sums the memory behind the code, which only the first to load a file after the machine's start reads as a whole. */
+static inline uint64_t saved_rest(uint64_t sum, const void *part, size_t n) { return hash_bytes(part, n, sum); }
 uint64_t saved_tuning(const ktuning *t);
 bool saved_stamp_of(const char *path, saved_stamp *out); /* false: there is no such file */
 /* What a file must be for: *h without sums and sizes. */

@@ -356,12 +356,12 @@ void disk_store(disk *d, const cache_key *k, const unsigned char *image, size_t 
     mem_free(d->mem, data, n);
 }
 
-bool disk_store_program(disk *d, hash128 key, const file_piece *pieces, int n, bool sync) {
+bool disk_store_program(disk *d, hash128 key, const file_piece *pieces, int n) {
     char name[NAME_BYTES];
     uint64_t size = 0;
     for (int i = 0; i < n; i++) size += pieces[i].n;
     hash_name(key, PROGRAM_SUFFIX, name);
-    if (d->no_store || size > d->bound / 2 || file_replace(d->fd, name, pieces, n, 0600, sync)) return false;
+    if (d->no_store || size > d->bound / 2 || file_replace(d->fd, name, pieces, n, 0600, false)) return false;
     account(d, size);
     return true;
 }
@@ -369,7 +369,9 @@ bool disk_store_program(disk *d, hash128 key, const file_piece *pieces, int n, b
 int disk_open_program(disk *d, hash128 key) {
     char name[NAME_BYTES];
     hash_name(key, PROGRAM_SUFFIX, name);
-    int fd = openat(d->fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    const int how = O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
+    int fd = openat(d->fd, name, O_RDWR | how);
+    if (fd < 0 && errno != ENOENT) fd = openat(d->fd, name, O_RDONLY | how);
     const char *wrong = fd < 0 ? NULL : distrust(fd);
     if (wrong) {
         say(d, name, wrong);

@@ -43,8 +43,9 @@ void disk_store(disk *d, const cache_key *k, const unsigned char *image, size_t 
 void disk_remove(disk *d, const cache_key *k);
 
 /* Programs (drive/save.c), a file each: stored whole, if it takes no more than half of the bound, which kernels and programs
- * share; opened to be mapped, -1: there is none to be trusted. What is in it the caller checks. */
-bool disk_store_program(disk *d, hash128 key, const file_piece *pieces, int n, bool sync);
+ * share; opened to be mapped, and to be written to where that is allowed, -1: there is none to be trusted. What is in it the
+ * caller checks. */
+bool disk_store_program(disk *d, hash128 key, const file_piece *pieces, int n);
 int disk_open_program(disk *d, hash128 key);
 
 /* Other files there, by name. disk_read: memory of disk_opts.mem; false when there is none that can be read. disk_update: what

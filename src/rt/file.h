@@ -13,7 +13,7 @@ bool file_write_all(int fd, const void *data, size_t n);
 /* Pieces one behind the other as the file of that name in a directory (AT_FDCWD: where the process is): written under another
  * name, synced and renamed, so that a reader finds the old file, the new one or none. 0, or the errno of what failed; then
  * nothing is left behind. sync: false leaves writing to the system, which may lose parts of the file when the machine stops:
- * for files that say which boot they are of. */
+ * for files that are summed once in each boot. */
 typedef struct file_piece {
     const void *data;
     size_t n;
