@@ -2,7 +2,8 @@
  * indices.
  *
  * In: a group of sched.h. Out: an analysis: every place where an inside value is read, and the root axes that may be rows. A
- * reshape that cuts a loop in two adds a split to the group and the walk starts again. Nothing is written to the plan. */
+ * reshape that cuts a loop in two adds a split to the group and the walk starts again. Nothing is written to the plan. A walk
+ * may be kept: when a value joins the group, it goes on where it had stopped. */
 #include "sched/sched.h"
 
 enum { MAX_SPLITS = 12, MAX_VISITS = 1024 };
@@ -24,7 +25,12 @@ typedef struct pending { /* of a value, not walked yet */
     int64_t dot_work; /* multiply-adds of the innermost contraction around it */
     prologue_use use; /* by a contraction that packs it if that pays: the operand with the columns of the result; else 0 */
 } pending;
-typedef struct walk {
+typedef struct stop { /* where a kept walk stopped: at a value that is not inside, or at what takes it as it lies */
+    pending at;
+    val of;
+    int next; /* the one before of its bucket: number + 1, 0 = none */
+} stop;
+struct walk {
     sched *s;
     group *gr;
     int gi;
@@ -32,7 +38,14 @@ typedef struct walk {
     arena *keep;       /* of the splits, which outlive the analysis */
     bool again;        /* a split was added */
     VEC(pending) todo; /* the next one last */
-} walk;
+    struct kept {      /* of a kept walk */
+        analysis an;
+        VEC(stop) stops;
+        int bucket[VISIT_BUCKETS];
+    } * kept, before; /* NULL: it is not; before a value joined */
+    int n_vars;       /* then; -1: it cannot be undone */
+};
+typedef struct walk walk;
 
 /* Work of tensors too large to be computed is as much as can be counted. */
 static int64_t times(int64_t a, int64_t b) { return size_mul(a, b, &a) ? a : INT64_MAX; }
@@ -162,6 +175,14 @@ static void narrow_rows(walk *w, val u, const affine *idx) {
 static bool is_own_root(const walk *w, val v) {
     while (w->s->place[v] == PLACE_ALIAS) v = graph_get(w->s->g, v)->in[0];
     return w->s->place[v] == PLACE_ROOT && w->s->group_of[v] == w->gi;
+}
+
+static bool stops_at(walk *w, pending at, val of) {
+    if (!w->kept) return true;
+    int *bucket = &w->kept->bucket[of % VISIT_BUCKETS];
+    VEC_PUSH(w->s->a, &w->kept->stops, (stop){ at, of, *bucket });
+    *bucket = w->kept->stops.n;
+    return true;
 }
 
 /* Values are walked from the top of a stack: operands are put there from the last one to the first. */
@@ -307,7 +328,7 @@ static bool walk_move(walk *w, pending x) {
     const node *n = graph_get(w->s->g, x.v);
     val u = n->in[0];
     if (n->op == OP_reshape && !sched_inside(w->s, w->gi, u) && !is_own_root(w, u))
-        return true; /* memory is flat: any index will do */
+        return stops_at(w, x, u); /* memory is flat: any index will do */
     affine *in = ARENA_ARRAY(w->s->a, affine, TN_MAX_RANK);
     kmask_list masks = { 0 };
     view_fail f = { 0 };
@@ -327,6 +348,7 @@ static bool walk_gather(walk *w, pending x) {
     const node *n = graph_get(w->s->g, x.v), *index = graph_get(w->s->g, n->in[1]);
     if (sched_inside(w->s, w->gi, n->in[0]) || is_own_root(w, n->in[0]))
         return fail(w, n->in[0], "gather reads its table at computed places: it must be in memory");
+    stops_at(w, x, n->in[0]);
     affine *in = ARENA_ARRAY(w->s->a, affine, TN_MAX_RANK);
     for (int i = 0; i < index->rank; i++) in[i] = x.idx[n->attr[0] + i];
     return walk_later(w, (pending){ n->in[1], in, false, x.masked, x.dot_work, { 0 } });
@@ -387,7 +409,7 @@ static bool walk_value(walk *w, pending at) {
     const affine *idx = at.idx;
     const node *n = graph_get(s->g, v);
     if (!sched_inside(s, w->gi, v)) {
-        if (!is_own_root(w, v)) return true;
+        if (!is_own_root(w, v)) return stops_at(w, at, v);
         if (s->place[v] == PLACE_ALIAS) return fail(w, v, "a result of the kernel is read in another shape");
         return walk_root_read(w, v, idx);
     }
@@ -476,6 +498,7 @@ static bool walk_all(sched *s, group *gr, walk *w) {
         *an = (analysis){ .k = kernel_make(s->a, "analysis"), .rows = 1 };
         an->k->params = s->g->params;
         w->again = false;
+        if (w->kept) w->kept->stops.n = 0, memset(w->kept->bucket, 0, sizeof w->kept->bucket);
         bool ok = true;
         if (op_get((op_code)graph_get(s->g, gr->roots.at[0])->op)->cls == CL_SCATTER) { /* its own nests, in order */
             affine none[TN_MAX_RANK];
@@ -490,14 +513,9 @@ static bool walk_all(sched *s, group *gr, walk *w) {
     return false;
 }
 
-bool group_analyse(sched *s, int gi, arena *a, analysis *an) {
-    group *gr = &s->groups.at[gi];
-    arena *keep = s->a;
-    s->a = a;
-    gr->known = false;
-    bool ok = walk_all(s, gr, &(walk){ .s = s, .gr = gr, .gi = gi, .an = an, .keep = keep });
-    s->a = keep;
-    if (!ok) return false;
+/* What the group has, when all of it has been walked. */
+static void conclude(const sched *s, group *gr, analysis *an) {
+    an->rows = 1;
     /* a split axis is a row only as a whole */
     for (bool changed = true; changed;) {
         changed = false;
@@ -527,5 +545,81 @@ bool group_analyse(sched *s, int gi, arena *a, analysis *an) {
     an->loops = an->k->vars.n;
     gr->n_dots = an->n_dots, gr->n_reduces = an->n_reduces, gr->work = an->work;
     gr->rows = an->rows, gr->loops = an->loops, gr->known = true;
-    return true;
+}
+
+bool group_analyse(sched *s, int gi, arena *a, analysis *an) {
+    group *gr = &s->groups.at[gi];
+    arena *keep = s->a;
+    s->a = a;
+    gr->known = false;
+    bool ok = walk_all(s, gr, &(walk){ .s = s, .gr = gr, .gi = gi, .an = an, .keep = keep });
+    s->a = keep;
+    if (ok) conclude(s, gr, an);
+    return ok;
+}
+
+/* ---- kept walks ---- */
+
+void group_forget(sched *s) {
+    if (s->walk) s->walk->gi = -1;
+}
+
+const analysis *group_keep(sched *s, int gi, bool *out_ok) {
+    group *gr = &s->groups.at[gi];
+    arena *keep = s->a;
+    arena_reset(s->walked);
+    s->a = s->walked;
+    gr->known = false;
+    walk *w = s->walk = ARENA_NEW(s->a, walk);
+    *w = (walk){ .s = s, .gr = gr, .gi = gi, .keep = keep, .n_vars = -1, .kept = ARENA_NEW(s->a, struct kept) };
+    w->an = &w->kept->an;
+    *out_ok = walk_all(s, gr, w);
+    s->a = keep;
+    if (*out_ok)
+        conclude(s, gr, w->an);
+    else
+        w->gi = -1;
+    return w->an;
+}
+
+/* Goes on where v was read. The oldest place last, on top. */
+static bool walk_on(walk *w, val v) {
+    bool ok = true;
+    w->todo.n = 0;
+    for (int i = w->kept->bucket[v % VISIT_BUCKETS]; i && ok; i = w->kept->stops.at[i - 1].next) {
+        const stop x = w->kept->stops.at[i - 1];
+        if (x.of != v) continue;
+        ok = x.at.v == v                                    ? walk_later(w, x.at)
+             : graph_get(w->s->g, x.at.v)->op == OP_reshape ? walk_move(w, x.at)
+                                                            : walk_gather(w, x.at);
+    }
+    while (ok && w->todo.n) ok = walk_value(w, w->todo.at[--w->todo.n]);
+    return ok;
+}
+
+const analysis *group_join(sched *s, int gi, val v, bool *out_ok) {
+    walk *w = s->walk;
+    group *gr = &s->groups.at[gi];
+    if (!w || w->gi != gi || !gr->known || s->opts.walks_anew) return group_keep(s, gi, out_ok);
+    arena *keep = s->a;
+    s->a = s->walked;
+    gr->known = false;
+    w->gr = gr, w->before = *w->kept, w->n_vars = w->an->k->vars.n;
+    *out_ok = walk_on(w, v);
+    s->a = keep;
+    if (*out_ok)
+        conclude(s, gr, w->an);
+    else if (w->again)
+        return group_keep(s, gi, out_ok);
+    return w->an;
+}
+
+void group_leave(sched *s) {
+    walk *w = s->walk;
+    if (w->gi < 0 || w->n_vars < 0) {
+        w->gi = -1;
+        return;
+    }
+    *w->kept = w->before;
+    w->an->k->vars.n = w->n_vars;
 }

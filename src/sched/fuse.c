@@ -195,22 +195,24 @@ static bool try_inside(sched *s, val v, int gi) {
         s->group_of[v] = gi;
         return sched_decide(s, v, root, true, "computed where it is added, never stored");
     }
-    analysis after;
-    arena_reset(s->scratch);
-    if (!gr->known && !group_analyse(s, gi, s->scratch, &after)) return sched_decide(s, v, root, false, after.reason);
+    const analysis *after;
+    bool ok = true;
+    if (!gr->known) after = group_keep(s, gi, &ok);
+    if (!ok) return sched_decide(s, v, root, false, after->reason);
     group before = *gr;
     s->place[v] = PLACE_INSIDE;
     s->group_of[v] = gi;
-    arena_reset(s->scratch);
-    no = group_analyse(s, gi, s->scratch, &after) ? cost_objection(s, root, n, &before, &after) : after.reason;
-    if (!no && s->opts.fusion == 1 && after.rows < before.rows && !op_is_move((op_code)n->op))
+    after = group_join(s, gi, v, &ok);
+    no = ok ? cost_objection(s, root, n, &before, after) : after->reason;
+    if (!no && s->opts.fusion == 1 && after->rows < before.rows && !op_is_move((op_code)n->op))
         no = "fusion level 1 keeps whole kernels elementwise";
-    bool repeats = !no && !s->opts.rows_only && repeats_work(s, v, root, &after);
+    bool repeats = !no && !s->opts.rows_only && repeats_work(s, v, root, after);
     if (repeats) s->materialised[v] = "read at many places: computed once and stored, it is less work";
     if (no || repeats) {
         s->place[v] = PLACE_NONE;
         s->group_of[v] = -1;
         *gr = before;
+        group_leave(s);
         return repeats ? false : sched_decide(s, v, root, false, no);
     }
     return sched_decide(s, v, root, true, "computed where it is used, never stored");
@@ -339,6 +341,7 @@ static bool cheap_everywhere(sched *s, val v, const int_list *groups) {
 
 static bool try_everywhere(sched *s, val v, const int_list *groups) {
     if (!cheap_everywhere(s, v, groups)) return false;
+    group_forget(s);
     s->place[v] = PLACE_EVERYWHERE;
     for (int i = 0; i < groups->n; i++) {
         analysis an;
@@ -377,6 +380,7 @@ static bool try_with_contraction(sched *s, val v, int gi, int n_splits) {
     int n_decisions = s->p->decisions.n - 1; /* without that v has joined */
     if (!dot || try_inside(s, dot, gi)) return true;
     s->place[v] = PLACE_NONE, s->group_of[v] = -1;
+    group_forget(s);
     s->groups.at[gi].splits.n = n_splits, s->groups.at[gi].known = false, s->p->decisions.n = n_decisions;
     return sched_decide(s, v, root, false, "done with the result of its contraction: one of them is stored either way");
 }
@@ -464,6 +468,7 @@ static int find_kin(sched *s, kinship *f, val v, int me) {
  * have in common is computed once, and what they read is loaded once. */
 static void place_parts(sched *s, val concat) {
     val_list parts = { 0 };
+    group_forget(s);
     list_parts(s, concat, &parts);
     kinship f = { .part = s->part_of, .steps = MANY_STEPS };
     sched_unmark(&s->values);
@@ -526,6 +531,7 @@ static void place_value(sched *s, val v) {
     if ((n->op == OP_reshape && (!graph_is_output(s->g, v) || is_output_view(s, v))) ||
         (n->op == OP_again && !graph_is_output(s->g, v))) { /* the same bytes under another name */
         s->place[v] = PLACE_ALIAS;
+        group_forget(s);
         if (s->place[n->in[0]] == PLACE_NONE)
             s->materialised[n->in[0]] = "its bytes are also those of a view that is read from memory";
         if (s->place[n->in[0]] != PLACE_EVERYWHERE) return;

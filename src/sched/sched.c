@@ -192,10 +192,10 @@ static void count_unfused(plan *p) {
 plan *sched_plan(graph *g, arena *a, const sched_opts *opts) {
     refuse(g);
     const char **materialised = ARENA_ARRAY(a, const char *, g->nodes.n);
-    arena scratch;
-    arena_child(&scratch, a);
+    arena scratch, walked;
+    arena_child(&scratch, a), arena_child(&walked, a);
     for (;;) {
-        sched s = { .g = g, .a = a, .scratch = &scratch, .opts = *opts, .materialised = materialised };
+        sched s = { .g = g, .a = a, .scratch = &scratch, .walked = &walked, .opts = *opts, .materialised = materialised };
         s.p = ARENA_NEW(a, plan);
         s.p->a = a, s.p->g = g, s.p->fusion = opts->fusion, s.p->params = g->params && g->params->n_dims ? g->params : NULL;
         s.place = ARENA_ARRAY(a, uint8_t, g->nodes.n);

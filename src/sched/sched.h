@@ -14,6 +14,7 @@ typedef struct sched_opts {
     int64_t local_bytes; /* stack memory a kernel may use for values of one row */
     bool rows_only;      /* the machine shares out rows alone: what is inside of one is done by few threads (GPU) */
     const target *t;     /* NULL: a common processor */
+    bool walks_anew;     /* for tests: keeps no walk (group_join) */
 } sched_opts;
 
 plan *sched_plan(graph *g, arena *a, const sched_opts *o);
@@ -57,6 +58,8 @@ typedef struct sched {
     graph *g;
     arena *a;
     arena *scratch; /* of the analyses that decide about one value */
+    arena *walked;  /* of the walk that is kept, */
+    struct walk *walk;
     sched_opts opts;
     uint8_t *place;            /* [nodes] PLACE_* */
     int *group_of;             /* [nodes] PLACE_ROOT, PLACE_INSIDE: index into groups, else -1 */
@@ -123,6 +126,13 @@ typedef struct analysis {
     val materialise;    /* and the value that should be in memory instead */
 } analysis;
 bool group_analyse(sched *s, int gi, arena *a, analysis *out); /* in a */
+/* The same, kept until another walk is: while only group_join puts values inside, and group_leave takes the last one out again,
+ * the walk goes on from where it was. Whoever changes what a group has, or where its values are, in another way calls
+ * group_forget. */
+const analysis *group_keep(sched *s, int gi, bool *out_ok);
+const analysis *group_join(sched *s, int gi, val v, bool *out_ok); /* v is inside now */
+void group_leave(sched *s);
+void group_forget(sched *s);
 /* Splits a dot's index into those of its operands; contraction axis i has index kv[i]. */
 void dot_operand_index(const graph *g, val v, const affine *idx, const affine *kv, affine *ia, affine *ib);
 /* Index of root r of group gi by the root variables of `k`, which are made on the first call; also used by lower.c so that ids

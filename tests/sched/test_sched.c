@@ -28,7 +28,10 @@ static void check_texts(arena *a, const char *name, const graph *g, int fusion) 
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
     target t = plan_target((uint64_t)fusion);
     o.fusion = fusion;
-    if (!plan_texts_agree(pipeline_run(g, a, &o, &t), a, text, sizeof text)) fail_msg("%s, fusion %d: %s", name, fusion, text);
+    const plan *p = pipeline_run(g, a, &o, &t);
+    sched_opts s = { .fusion = fusion, .local_bytes = MACHINE_LOCAL_BYTES, .t = &t };
+    if (!plan_texts_agree(p, a, text, sizeof text) || !plan_walks_agree(p->g, a, s, text, sizeof text))
+        fail_msg("%s, fusion %d: %s", name, fusion, text);
 }
 
 static int run_file(arena *a, const char *name) {

@@ -7,6 +7,7 @@
 
 #include "drive/drive.h"
 #include "eval/eval_kernel.h"
+#include "sched/sched.h"
 #include "support/support.h"
 
 typedef struct reference { /* what a graph means for one sample of inputs */
@@ -96,6 +97,28 @@ static inline bool plan_config_agrees(graph *g, const reference *given, plan_con
     }
     arena_fini(&a);
     return ok;
+}
+
+/* Kept walks of groups, which go on when a value joins, find what walks of whole groups do: the same kernels for the same
+ * reasons. */
+static inline bool plan_walks_agree(const graph *g, arena *a, sched_opts o, char *why_not, size_t n) {
+    str x[2];
+    for (int anew = 0; anew < 2; anew++) {
+        o.walks_anew = anew;
+        const plan *p = sched_plan(graph_clone(g, a, true, NULL), a, &o);
+        str_init(&x[anew], a);
+        for (int i = 0; i < p->kernels.n; i++) kernel_print(p->kernels.at[i].k, &x[anew]);
+        for (int i = 0; i < p->decisions.n; i++) {
+            const why *d = &p->decisions.at[i];
+            str_addf(&x[anew], "%u %u %d %s\n", d->producer, d->consumer, d->fused, d->reason);
+        }
+    }
+    if (!strcmp(x[0].s, x[1].s)) return true;
+    size_t at = 0;
+    while (x[0].s[at] == x[1].s[at]) at++;
+    at -= at < 200 ? at : 200;
+    snprintf(why_not, n, "with kept walks\n%.900s\nwith new ones\n%.900s", x[0].s + at, x[1].s + at);
+    return false;
 }
 
 /* parse(print(k)) prints the same text and has the same problems, none. */
