@@ -4,8 +4,8 @@
  * sums nor products. Divisions, minima and maxima are replaced one after the other by what bounds them from the side that makes
  * the difference smaller. Where that proves nothing, it is tried once more with sizes that are the less the larger a dim is,
  * such as 7 - n, as they stand in products: they are at least 0. Then each dim is its least value plus a number that is not
- * negative: where no coefficient is negative, or what is negative is small enough, nothing is below zero. Polynomials beyond
- * the fixed size are not proven. */
+ * negative: where no coefficient is negative, or what is negative is small enough, nothing is below zero; nor where nothing is
+ * at any ends of the intervals of what is in no term twice. Polynomials beyond the fixed size are not proven. */
 #include "ir/ext.h"
 
 enum { MOST_TERMS = 64, MOST_FACTORS = 6, MOST_DEPTH = 8 };
@@ -183,6 +183,33 @@ static bool is_positive(const exts *t, const poly *p) {
     return !sum->failed && least >= 0;
 }
 
+/* Where no term has a row twice, p is linear in each, and so least where each is at an end of its interval. */
+static bool is_positive_at_ends(const exts *t, const poly *p) {
+    enum { MOST_ROWS = 6 };
+    ext row[MOST_ROWS];
+    int n = 0;
+    for (int i = 0; i < p->n; i++)
+        for (int j = 0, k = 0; j < p->at[i].n; j++, k = 0) {
+            ext e = p->at[i].at[j];
+            while (k < n && row[k] != e) k++;
+            if ((k == n && n == MOST_ROWS) || (j && p->at[i].at[j - 1] == e) || span_of(t, e) == INT64_MAX) return false;
+            if (k == n) row[n++] = e;
+        }
+    for (int ends = 0; ends < 1 << n; ends++) {
+        int64_t sum = 0;
+        for (int i = 0; i < p->n; i++) {
+            int64_t v = p->at[i].coef;
+            for (int j = 0, k = 0; j < p->at[i].n; j++, k = 0) {
+                while (row[k] != p->at[i].at[j]) k++;
+                if (__builtin_mul_overflow(v, ends >> k & 1 ? ext_hi(t, row[k]) : ext_lo(t, row[k]), &v)) return false;
+            }
+            if (__builtin_add_overflow(sum, v, &sum)) return false;
+        }
+        if (sum < 0) return false;
+    }
+    return true;
+}
+
 static bool never_negative(const exts *t, const poly *p, int depth);
 
 /* The same with row e = floor(a / c): whole pieces of c are made of those of a divisor of c that p has, too. less: less of e is
@@ -223,7 +250,7 @@ static bool never_negative_without(const exts *t, const poly *p, ext e, int dept
 
 static bool never_negative(const exts *t, const poly *p, int depth) {
     if (p->failed || depth > MOST_DEPTH) return false;
-    if (is_positive(t, p)) return true;
+    if (is_positive(t, p) || is_positive_at_ends(t, p)) return true;
     for (int i = 0; i < p->n; i++)
         for (int j = 0; j < p->at[i].n; j++)
             if (exts_row(t, p->at[i].at[j])->op > EXT_MUL && never_negative_without(t, p, p->at[i].at[j], depth)) return true;

@@ -153,6 +153,10 @@ static const struct {
     { "$m*$n", "$m + $n - 1", true }, /* (m - 1) (n - 1) >= 0 */
     { "$z*$n", "$z", true },          /* z may be 0 */
     { "$z*$n", "$n", false },
+    { "$n*9", "$z*$n", true }, /* z is at most 9 */
+    { "$n*8", "$z*$n", false },
+    { "$m*$n*9 - 1", "$m + ($m*($n - 1)) + ($m*$n)*($z - 1) - 1", true },
+    { "$m*$n*9 - 2", "$m + ($m*($n - 1)) + ($m*$n)*($z - 1) - 1", false },
 };
 
 static void test_comparisons(void **state) {
