@@ -261,7 +261,8 @@ typedef struct product {
 
 static bool multiply(const rule *r, product *x, ext d, int depth) {
     const ext_row *row = ext_is_lit(d) ? NULL : exts_row(r->g->params, d);
-    if (!row) {
+    if (!row || row->lo == row->hi) { /* a dim of one size is that size in expressions */
+        d = row ? row->lo : d;
         if (d == 0 || x->literal == 0) x->literal = 0;
         return x->literal == 0 || size_mul(x->literal, d, &x->literal);
     }

@@ -348,6 +348,12 @@ static const char *const found[] = {
     "  %1 = dot w, x batch=[0]x[3] contract=[2,3]x[2,4] f32[1,1,n,7]\n"
     "  return %1 as \"y\"\n"
     "}\n",
+    "graph @one_size<b 1..1, n 3..3, m 1..4>(x f32[b,8,n,m]) {\n"
+    "  %1 = reshape x f32[24,m]\n"
+    "  %2 = exp %1\n"
+    "  %3 = reshape %2 f32[4,b,m,n,2]\n"
+    "  return %3 as \"y\"\n"
+    "}\n",
     "graph @own_places<b 1..6, n 1..9>(x f32[b,n,3], i i32[b,4], u f32[b,4,3]) {\n" /* rows with places of their own */
     "  %1 = scatter_add x, i, u axis=1 batch=1 f32[b,n,3]\n"
     "  return %1 as \"y\"\n"
