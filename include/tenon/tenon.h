@@ -383,10 +383,11 @@ TN_API tn_tensor tn_argmin(tn_tensor x, int axis, int keep); /* i64; the first i
 
 /* Order along an axis. Equal values keep their order; NaNs are the largest, -0 equals 0. Indices are i64. Gradients go where
  * the values came from; none goes through indices. Bitonic networks of min and max (Batcher 1968): n log(n)^2 / 2 exchanges of
- * vectors. */
+ * vectors; n is the most that the axis may have where a run gives its size. */
 TN_API tn_tensor tn_sort(tn_tensor x, int axis, int descending);
 TN_API tn_tensor tn_argsort(tn_tensor x, int axis, int descending);
-/* The k largest (or smallest), in order; out_index: where they stood (may be NULL). k up to the size of the axis. */
+/* The k largest (or smallest), in order; out_index: where they stood (may be NULL). k, which may be a dim, is up to the size of
+ * the axis, whatever that is. */
 TN_API tn_tensor tn_top_k(tn_tensor x, int64_t k, int axis, int largest, tn_tensor *out_index);
 /* x's entries at index along axis, for each place apart: y[i][j] = x[index[i][j]][j] for axis 0. index: i32 or i64, of x's
  * shape but along axis; clamped. What tn_argsort gives sorts x, or anything beside it. */

@@ -11,6 +11,8 @@
  * either kind (sched/row_cut.c). */
 #include "api/api.h"
 
+#include <math.h>
+
 #define FAIL(g, ...) guard_fail((g)->a->gd, __VA_ARGS__)
 
 enum {
@@ -25,15 +27,21 @@ enum {
 };
 static const double WORD = 4294967296.0; /* values of 32 bits */
 
-typedef struct keys { /* [outer, length, inner], i64 */
+typedef struct keys { /* [outer, length, inner], i64; outer is 1 where a run gives inner */
     val at;
-    int64_t outer, length, inner;
+    ext outer;
+    int64_t length;
+    ext inner;
 } keys;
 
 /* ---- shorthands ---- */
 
-static val reshape4(graph *g, val x, int64_t a, int64_t b, int64_t c, int64_t d) {
-    return graph_reshape(g, x, 4, (int64_t[]){ a, b, c, d });
+static ext times(graph *g, ext a, ext b) { return ext_is_lit(a) && ext_is_lit(b) ? a * b : ext_mul(graph_params(g), a, b); }
+/* Keys side by side; as many as make exchanges fast, where a run gives how many. */
+static int64_t width_of(ext inner) { return ext_is_lit(inner) ? inner : LANES; }
+static val reshape4(graph *g, val x, ext a, ext b, ext c, ext d) { return graph_reshape(g, x, 4, (ext[]){ a, b, c, d }); }
+static val first_of(graph *g, val x, ext outer, ext count, ext inner) {
+    return graph_slice(g, x, (int64_t[3]){ 0 }, (ext[]){ outer, count, inner }, (int64_t[]){ 1, 1, 1 });
 }
 static val number(graph *g, val like, double v) { return graph_splat_like(g, like, v); }
 static val binary(graph *g, op_code op, val x, double y) { return graph_binary(g, op, x, number(g, x, y)); }
@@ -106,22 +114,24 @@ static val exchange_along(graph *g, val x, int axis, int n, bool up, const int64
     return graph_concat(g, slice, n, to);
 }
 
-static int most_together(keys k) { return k.outer * k.length * k.inner < MANY_KEYS ? FEW : MOST; }
+static int most_together(const graph *g, keys k) {
+    return graph_dim_most(g, k.outer) * k.length * graph_dim_most(g, k.inner) < MANY_KEYS ? FEW : MOST;
+}
 
 /* Bitonic runs of `run` keys become sorted: exchanges at strides run / 2 .. 1. */
 static keys sort_runs(graph *g, keys k, int64_t run) {
     for (int64_t stride = run / 2; stride >= 1; stride /= 2) {
-        int64_t blocks = k.outer * k.length / (2 * stride);
-        if (stride * k.inner < LANES && blocks >= LANES) { /* the rest on the transpose */
+        int64_t blocks = k.outer * k.length / (2 * stride), width = width_of(k.inner);
+        if (stride * width < LANES && blocks >= LANES) { /* the rest on the transpose */
             int64_t row = 2 * stride * k.inner;
             val x = graph_permute(g, graph_reshape(g, k.at, 2, (int64_t[]){ blocks, row }), (int64_t[]){ 1, 0 });
             keys t = sort_runs(g, (keys){ x, 1, 2 * stride, blocks * k.inner }, 2 * stride);
             k.at = graph_permute(g, graph_reshape(g, t.at, 2, (int64_t[]){ row, blocks }), (int64_t[]){ 1, 0 });
             return k;
         }
-        int n = 2, most = most_together(k);
-        while (n < most && stride > 1 && (stride / 2 * k.inner >= LANES || blocks < LANES)) n *= 2, stride /= 2;
-        val x = graph_reshape(g, k.at, 3, (int64_t[]){ k.outer * k.length / (n * stride), n, stride * k.inner });
+        int n = 2, most = most_together(g, k);
+        while (n < most && stride > 1 && (stride / 2 * width >= LANES || blocks < LANES)) n *= 2, stride /= 2;
+        val x = graph_reshape(g, k.at, 3, (ext[]){ k.outer * k.length / (n * stride), n, times(g, stride, k.inner) });
         k.at = exchange_along(g, x, 1, n, false, NULL, 1, NULL);
     }
     return k;
@@ -130,8 +140,8 @@ static keys sort_runs(graph *g, keys k, int64_t run) {
 /* a and b, [outer, n, inner], are sorted along n, a power of two: so is the result, k.length = 2 n. Of many, the exchanges at
  * strides n and n / 2 .. are done together, those of the second half on what is turned round at last. */
 static keys join(graph *g, keys k, val a, val b) {
-    int64_t n = k.length / 2, at_once = 1, most = most_together(k) == MOST ? MOST / 2 : 1;
-    while (at_once < most && n / at_once > 1 && (n / at_once / 2 * k.inner >= LANES || k.inner == 1)) at_once *= 2;
+    int64_t n = k.length / 2, at_once = 1, most = most_together(g, k) == MOST ? MOST / 2 : 1;
+    while (at_once < most && n / at_once > 1 && (n / at_once / 2 * width_of(k.inner) >= LANES || k.inner == 1)) at_once *= 2;
     int64_t stride = n / at_once;
     val low[MOST], *high = low + at_once;
     a = reshape4(g, a, k.outer, at_once, stride, k.inner), b = reshape4(g, b, k.outer, at_once, stride, k.inner);
@@ -149,7 +159,8 @@ static keys join(graph *g, keys k, val a, val b) {
 
 /* Sorts along the length, a power of two. */
 static keys sort_columns(graph *g, keys k) {
-    int64_t first = most_together(k) < k.length ? most_together(k) : k.length, length = k.length, outer = k.outer;
+    int64_t first = most_together(g, k) < k.length ? most_together(g, k) : k.length, length = k.length;
+    ext outer = k.outer;
     val slice[MOST], x = reshape4(g, k.at, 1, outer * length / first, first, k.inner);
     for (int i = 0; i < first; i++) slice[i] = part(g, x, 2, i, 1);
     for (int run = 2; run <= first; run *= 2)
@@ -250,7 +261,7 @@ static val sort_run_of_tiles(graph *g, val x, const tiling *t, int64_t rows, int
 /* [outer, length], a power of two above LANES. Columns are sorted: within tiles, then runs of tiles are merged. Then columns
  * are merged, and stay where they are: the result is what lies column by column, by their numbers with bits reversed. */
 static val sort_tiles(graph *g, keys k) {
-    tiling t = { .tile = k.length < LARGE ? TILE : LARGE_TILE, .bits = log2_of(most_together(k)) };
+    tiling t = { .tile = k.length < LARGE ? TILE : LARGE_TILE, .bits = log2_of(most_together(g, k)) };
     if (t.tile > k.length) t.tile = k.length;
     t.tiles = k.outer * k.length / t.tile;
     int64_t of_column = k.length / t.tile, rows_of_all = k.outer * k.length / LANES;
@@ -276,9 +287,9 @@ static val sort_tiles(graph *g, keys k) {
 }
 
 static keys sort_all(graph *g, keys k) {
-    int64_t inner = k.inner;
+    ext inner = k.inner;
     k = padded(g, k, power_above(k.length));
-    if (inner >= LANES || k.length <= LANES) return sort_columns(g, k);
+    if (width_of(inner) >= LANES || k.length <= LANES) return sort_columns(g, k);
     if (inner > 1) k.at = graph_permute(g, k.at, (int64_t[]){ 0, 2, 1 });
     k.outer *= inner, k.inner = 1;
     k.at = sort_tiles(g, k);
@@ -291,10 +302,11 @@ static keys sort_all(graph *g, keys k) {
 
 /* The `most` first ones, sorted: columns of as many are sorted; of two columns the lower half stays. */
 static keys sort_first(graph *g, keys k, int64_t most) {
-    int64_t length = power_above(most), columns = (k.length + length - 1) / length, inner = k.inner;
+    int64_t length = power_above(most), columns = (k.length + length - 1) / length;
+    ext inner = k.inner;
     if (columns <= 2) return sort_all(g, k);
     k = padded(g, k, columns * length);
-    k.length = length, k.inner = columns * inner;
+    k.length = length, k.inner = times(g, columns, inner);
     k = sort_columns(g, k);
     while (columns > 1) {
         int64_t half = (columns + 1) / 2;
@@ -302,7 +314,7 @@ static keys sort_first(graph *g, keys k, int64_t most) {
         if (columns % 2) x = graph_pad(g, x, (int64_t[4]){ 0 }, (int64_t[]){ 0, 0, 1, 0 }, 9223372036854775808.0);
         val b = graph_flip(g, part(g, x, 2, half, half), 2);
         k.at = graph_binary(g, OP_min, part(g, x, 2, 0, half), b);
-        columns = half, k.inner = half * inner;
+        columns = half, k.inner = times(g, half, inner);
         k = sort_runs(g, k, length);
     }
     return k;
@@ -321,8 +333,10 @@ static int64_t groups_of(int64_t n) { return (n + GROUP - 1) / GROUP; }
 /* x [outer, n, inner]: the least of each group, [outer, groups, inner]; the last one may be short. */
 static val least_of_groups(graph *g, val x) {
     const node *n = graph_get(g, x);
-    int64_t outer = n->dims[0], inner = n->dims[2], whole = n->dims[1] / GROUP, rest = n->dims[1] - whole * GROUP;
-    int64_t size[3] = { outer, whole * GROUP, inner }, start[3] = { 0 }, step[3] = { 1, 1, 1 };
+    ext outer = n->dims[0], inner = n->dims[2];
+    int64_t whole = n->dims[1] / GROUP, rest = n->dims[1] - whole * GROUP;
+    ext size[3] = { outer, whole * GROUP, inner };
+    int64_t start[3] = { 0 }, step[3] = { 1, 1, 1 };
     val part[2] = { graph_slice(g, x, start, size, step) };
     part[0] = graph_reduce(g, OP_reduce_min, reshape4(g, part[0], outer, whole, GROUP, inner), 1 << 2);
     part[0] = graph_reshape(g, part[0], 3, (int64_t[]){ outer, whole, inner });
@@ -335,17 +349,26 @@ static val least_of_groups(graph *g, val x) {
 /* The positions of all keys of groups: [outer, count, inner] to [outer, count * GROUP, inner]; some may be behind the last. */
 static val members(graph *g, val group) {
     const node *n = graph_get(g, group);
-    int64_t outer = n->dims[0], count = n->dims[1], inner = n->dims[2];
-    int64_t dims[4] = { outer, count, GROUP, inner };
+    ext outer = n->dims[0], inner = n->dims[2];
+    int64_t count = n->dims[1];
+    ext dims[4] = { outer, count, GROUP, inner };
     val first = binary(g, OP_mul, reshape4(g, group, outer, count, 1, inner), GROUP);
     val at = graph_binary(g, OP_add, graph_expand(g, first, dims), graph_iota(g, TN_I64, 4, dims, 2));
     return graph_reshape(g, at, 3, (int64_t[]){ outer, count * GROUP, inner });
 }
 
 static val first_keys(graph *g, keys k, int64_t count) {
+    ext outer = k.outer, inner = k.inner;
+    bool of_run = !ext_is_lit(outer) || !ext_is_lit(inner);
+    if (of_run) { /* all sequences lie side by side */
+        k.at = graph_permute(g, graph_reshape(g, k.at, 3, (ext[]){ outer, k.length, inner }), (int64_t[]){ 1, 0, 2 });
+        k.outer = 1, k.inner = times(g, outer, inner);
+    }
     k = sort_first(g, k, count);
-    val r = graph_reshape(g, k.at, 3, (int64_t[]){ k.outer, k.length, k.inner });
-    return graph_slice(g, r, (int64_t[3]){ 0 }, (int64_t[]){ k.outer, count, k.inner }, (int64_t[]){ 1, 1, 1 });
+    val r = graph_reshape(g, k.at, 3, (ext[]){ k.outer, k.length, k.inner });
+    r = first_of(g, r, k.outer, count, k.inner);
+    if (!of_run) return r;
+    return graph_permute(g, graph_reshape(g, r, 3, (ext[]){ count, outer, inner }), (int64_t[]){ 1, 0, 2 });
 }
 
 static val take(graph *g, val x, val index);
@@ -390,10 +413,10 @@ static val key_of(graph *g, val digit, val at) {
 }
 
 /* Of [outer, n, inner] keys in 32 bits each: the first `count` of these and their positions, in order. */
-static val sorted_keys(graph *g, val digit, const int64_t dims[3], int64_t count) {
+static val sorted_keys(graph *g, val digit, const ext dims[3], int64_t count) {
     keys k = { key_of(g, digit, graph_iota(g, TN_I64, 3, dims, 1)), dims[0], dims[1], dims[2] };
     int64_t beside = 1; /* so many short rows lie side by side, as many as fit in a tile; or all */
-    if (k.inner < LANES && k.length <= MOST_BESIDE) {
+    if (ext_is_lit(k.outer) && width_of(k.inner) < LANES && k.length <= MOST_BESIDE) {
         while (beside * k.inner * power_above(k.length) < LARGE_TILE && k.outer % (2 * beside) == 0) beside *= 2;
         if (beside * k.inner < LANES && k.outer >= LANES) beside = k.outer;
     }
@@ -409,29 +432,37 @@ static val sorted_keys(graph *g, val digit, const int64_t dims[3], int64_t count
     return r;
 }
 
-static val order_of(graph *g, val digit, const int64_t dims[3], int64_t count) {
+static val order_of(graph *g, val digit, const ext dims[3], int64_t count) {
     return binary(g, OP_and, sorted_keys(g, digit, dims, count), WORD - 1);
+}
+
+/* x times a size. */
+static val by_size(graph *g, val x, ext size) {
+    if (ext_is_lit(size)) return binary(g, OP_mul, x, (double)size);
+    val ones = graph_splat(g, TN_I64, 1, &size, 1); /* as many as a run says */
+    val n = graph_reshape(g, graph_reduce(g, OP_sum, ones, 1), 3, (int64_t[]){ 1, 1, 1 });
+    return graph_binary(g, OP_mul, x, graph_expand(g, n, graph_get(g, x)->dims));
 }
 
 /* x[o, index[o, k, i], i] */
 static val take(graph *g, val x, val index) {
     const node *n = graph_get(g, x), *m = graph_get(g, index);
-    int64_t outer = n->dims[0], length = n->dims[1], inner = n->dims[2];
-    int64_t dims[3] = { m->dims[0], m->dims[1], m->dims[2] };
-    val at = binary(g, OP_mul, index, (double)inner);
-    if (inner > 1) at = graph_binary(g, OP_add, at, graph_iota(g, TN_I64, 3, dims, 2));
-    if (outer > 1)
-        at = graph_binary(g, OP_add, at, binary(g, OP_mul, graph_iota(g, TN_I64, 3, dims, 0), (double)(length * inner)));
-    val flat = graph_reshape(g, x, 1, (int64_t[]){ outer * length * inner });
-    val r = graph_gather(g, flat, graph_reshape(g, at, 1, (int64_t[]){ dims[0] * dims[1] * dims[2] }), 0);
-    return graph_reshape(g, r, 3, dims);
+    ext outer = n->dims[0], length = n->dims[1], inner = n->dims[2];
+    ext dims[3] = { m->dims[0], m->dims[1], m->dims[2] };
+    val at = by_size(g, index, inner);
+    if (inner != 1) at = graph_binary(g, OP_add, at, graph_iota(g, TN_I64, 3, dims, 2));
+    if (outer != 1) at = graph_binary(g, OP_add, at, by_size(g, graph_iota(g, TN_I64, 3, dims, 0), times(g, length, inner)));
+    val flat = graph_reshape(g, x, 1, (ext[]){ times(g, times(g, outer, length), inner) });
+    ext taken = times(g, times(g, dims[0], dims[1]), dims[2]);
+    return graph_reshape(g, graph_gather(g, flat, graph_reshape(g, at, 1, &taken), 0), 3, dims);
 }
 
 /* The positions of the first `count` of x [outer, n, inner], of 32 bits or less, in order. What is far from them is read once,
  * and not written. Groups that begin alike come in their order, as their keys would. */
-static val few_of(graph *g, val x, const int64_t dims[3], int64_t count, bool descending) {
+static val few_of(graph *g, val x, const ext dims[3], int64_t count, bool descending) {
     val least = least_of_groups(g, ordered(g, x, descending));
-    int64_t n_groups = groups_of(dims[1]), of_groups[3] = { dims[0], n_groups, dims[2] };
+    int64_t n_groups = groups_of(dims[1]);
+    ext of_groups[3] = { dims[0], n_groups, dims[2] };
     keys groups = { key_of(g, least, graph_iota(g, TN_I64, 3, of_groups, 1)), dims[0], n_groups, dims[2] };
     val at = members(g, binary(g, OP_and, few_keys(g, groups, count), WORD - 1));
     val real = binary(g, OP_lt, at, (double)dims[1]);
@@ -449,7 +480,7 @@ static val value_of(graph *g, val digit, bool descending) {
 
 /* x [outer, n, inner], f32, sorted: read off its keys, which memory has in order, but for what keys do not tell, the signs of
  * zeros and NaNs. Gradients go by positions. */
-static val sort_floats(graph *g, val x, const int64_t dims[3], bool descending) {
+static val sort_floats(graph *g, val x, const ext dims[3], bool descending) {
     val r = sorted_keys(g, ordered(g, x, descending), dims, dims[1]);
     val digit = graph_cast(g, binary(g, OP_shift_right, r, 32), TN_I32), at = binary(g, OP_and, r, WORD - 1);
     val y = value_of(g, digit, descending);
@@ -461,20 +492,18 @@ static val sort_floats(graph *g, val x, const int64_t dims[3], bool descending) 
 /* ---- builders ---- */
 
 /* dims of x around axis, as [outer, n, inner] */
-static int fold_dims(graph *g, val x, int64_t axis, int64_t dims[3]) {
+static int fold_dims(graph *g, val x, int64_t axis, ext dims[3]) {
     const node *n = graph_get(g, x);
     int64_t a = axis < 0 ? axis + n->rank : axis;
     if (a < 0 || a >= n->rank) FAIL(g, TN_ERR_SHAPE, "axis %lld is out of range for rank %d", (long long)axis, n->rank);
     dims[0] = dims[2] = 1, dims[1] = n->dims[a];
-    for (int i = 0; i < n->rank; i++) {
-        if (n->dims[i] < 0) FAIL(g, TN_ERR_UNSUPPORTED, "dim %d has a range of sizes; sorting needs one size", i);
-        if (i != a) dims[i < a ? 0 : 2] *= n->dims[i];
-    }
+    for (int i = 0; i < n->rank; i++)
+        if (i != a) dims[i < a ? 0 : 2] = times(g, dims[i < a ? 0 : 2], n->dims[i]);
     return (int)a;
 }
-static val with_axis(graph *g, val r, val x, int axis, int64_t count) {
+static val with_axis(graph *g, val r, val x, int axis, ext count) {
     const node *n = graph_get(g, x);
-    int64_t dims[TN_MAX_RANK];
+    ext dims[TN_MAX_RANK];
     for (int i = 0; i < n->rank; i++) dims[i] = i == axis ? count : n->dims[i];
     return graph_reshape(g, r, n->rank, dims);
 }
@@ -482,37 +511,58 @@ static val with_axis(graph *g, val r, val x, int axis, int64_t count) {
 typedef struct order_args {
     int64_t axis;
     bool descending, all; /* all: count is the axis' size */
-    int64_t count;
+    ext count;
 } order_args;
+
+/* What comes behind all values, or like the last ones. */
+static double behind_all(tn_dtype t, bool descending) {
+    if (dtype_is_float(t)) return descending ? -INFINITY : (double)NAN;
+    return t == TN_BOOL ? !descending : descending ? -0x1p64 : 0x1p64; /* the ends of its range */
+}
+
+/* x with its axis in the middle, as [outer, n, inner]. Where a run gives n, it is filled up to the most that n may be: what
+ * fills it comes last, as equal values stay in their order. */
+static val folded(graph *g, val x, const order_args *o, ext dims[3]) {
+    x = graph_reshape(g, x, 3, dims);
+    if (ext_is_lit(dims[1])) return x;
+    ext most = graph_dim_most(g, dims[1]), after[3] = { 0, ext_sub(g->params, most, dims[1]), 0 };
+    dims[1] = most;
+    return graph_pad(g, x, (ext[3]){ 0 }, after, behind_all((tn_dtype)graph_get(g, x)->dtype, o->descending));
+}
+
+static val ordered_positions(graph *g, val x, const order_args *o, ext dims[3], int64_t count) {
+    tn_dtype t = (tn_dtype)graph_get(g, x)->dtype;
+    x = folded(g, x, o, dims);
+    if (dtype_size(t) < 8 && dims[1] > MANY * count) return few_of(g, x, dims, count, o->descending);
+    x = ordered(g, x, o->descending);
+    if (dtype_size(t) < 8) return order_of(g, x, dims, count);
+    val low = binary(g, OP_and, x, WORD - 1), high = binary(g, OP_div, graph_binary(g, OP_sub, x, low), WORD);
+    val first = order_of(g, binary(g, OP_sub, low, WORD / 2), dims, dims[1]);
+    val second = order_of(g, take(g, high, first), dims, count);
+    return take(g, first, second);
+}
 
 static val build_order(graph *g, const val *in, void *args) {
     const order_args *o = args;
-    int64_t dims[3];
+    ext dims[3];
     int axis = fold_dims(g, in[0], o->axis, dims);
-    int64_t n = dims[1], count = o->all ? n : o->count;
-    if (count < 0) FAIL(g, TN_ERR_INVAL, "k is %lld", (long long)count);
-    if (count > n) FAIL(g, TN_ERR_SHAPE, "%lld of the %lld along axis %d", (long long)count, (long long)n, axis);
-    if (n >= (int64_t)1 << 31)
-        FAIL(g, TN_ERR_UNSUPPORTED, "%lld along axis %d; sorted are fewer than 2^31", (long long)n, axis);
-    if (count == 0 || dims[0] * dims[2] == 0) {
-        val none = graph_splat(g, TN_I64, 3, (int64_t[]){ dims[0], count, dims[2] }, 0);
+    ext n = dims[1], count = o->all ? n : o->count;
+    if (ext_is_lit(count) ? count < 0 : !graph_is_dim(g, count)) FAIL(g, TN_ERR_INVAL, "k is %lld", (long long)count);
+    if (count != n && (ext_is_lit(n) && ext_is_lit(count) ? count > n : !ext_never_less(g->params, n, count)))
+        FAIL(g, TN_ERR_SHAPE, "%s of the %s along axis %d", graph_dim_text(g, count), graph_dim_text(g, n), axis);
+    if (graph_dim_most(g, n) >= (int64_t)1 << 31)
+        FAIL(g, TN_ERR_UNSUPPORTED, "%lld along axis %d; sorted are fewer than 2^31", (long long)graph_dim_most(g, n), axis);
+    if (count == 0 || dims[0] == 0 || dims[2] == 0) {
+        val none = graph_splat(g, TN_I64, 3, (ext[]){ dims[0], count, dims[2] }, 0);
         return with_axis(g, none, in[0], axis, count);
     }
-    tn_dtype t = (tn_dtype)graph_get(g, in[0])->dtype;
-    val folded = graph_reshape(g, in[0], 3, dims);
-    if (dtype_size(t) < 8 && n > MANY * count)
-        return with_axis(g, few_of(g, folded, dims, count, o->descending), in[0], axis, count);
-    val x = ordered(g, folded, o->descending);
-    if (dtype_size(t) < 8) return with_axis(g, order_of(g, x, dims, count), in[0], axis, count);
-    val low = binary(g, OP_and, x, WORD - 1), high = binary(g, OP_div, graph_binary(g, OP_sub, x, low), WORD);
-    val first = order_of(g, binary(g, OP_sub, low, WORD / 2), dims, n);
-    val second = order_of(g, take(g, high, first), dims, count);
-    return with_axis(g, take(g, first, second), in[0], axis, count);
+    val r = ordered_positions(g, in[0], o, dims, graph_dim_most(g, count));
+    return with_axis(g, ext_is_lit(count) ? r : first_of(g, r, dims[0], count, dims[2]), in[0], axis, count);
 }
 
 static val build_take(graph *g, const val *in, void *args) {
     const int64_t *axis_at = args;
-    int64_t dims[3], of_index[3];
+    ext dims[3], of_index[3];
     const node *x = graph_get(g, in[0]), *index = graph_get(g, in[1]);
     int axis = fold_dims(g, in[0], *axis_at, dims);
     if (index->dtype != TN_I32 && index->dtype != TN_I64)
@@ -523,16 +573,22 @@ static val build_take(graph *g, const val *in, void *args) {
     fold_dims(g, in[1], axis, of_index);
     if (dims[1] == 0 && of_index[1] > 0) FAIL(g, TN_ERR_SHAPE, "axis %d has no entry to take", axis);
     val at = graph_cast(g, graph_reshape(g, in[1], 3, of_index), TN_I64);
-    at = graph_binary(g, OP_min, graph_binary(g, OP_max, at, number(g, at, 0)), number(g, at, (double)(dims[1] - 1)));
+    val last = ext_is_lit(dims[1]) ? number(g, at, (double)(dims[1] - 1))
+                                   : binary(g, OP_sub, by_size(g, number(g, at, 1), dims[1]), 1);
+    at = graph_binary(g, OP_min, graph_binary(g, OP_max, at, number(g, at, 0)), last);
     return with_axis(g, take(g, graph_reshape(g, in[0], 3, dims), at), in[1], axis, of_index[1]);
 }
 
 static val build_sort(graph *g, const val *in, void *args) {
     const order_args *o = args;
-    int64_t dims[3];
+    ext dims[3];
     int axis = fold_dims(g, in[0], o->axis, dims);
-    if (graph_get(g, in[0])->dtype == TN_F32 && dims[0] * dims[1] * dims[2] > 0 && dims[1] < (int64_t)1 << 31)
-        return with_axis(g, sort_floats(g, graph_reshape(g, in[0], 3, dims), dims, o->descending), in[0], axis, dims[1]);
+    ext n = dims[1];
+    if (graph_get(g, in[0])->dtype == TN_F32 && dims[0] && n && dims[2] && graph_dim_most(g, n) < (int64_t)1 << 31) {
+        val x = folded(g, in[0], o, dims);
+        x = sort_floats(g, x, dims, o->descending);
+        return with_axis(g, ext_is_lit(n) ? x : first_of(g, x, dims[0], n, dims[2]), in[0], axis, n);
+    }
     val index = build_order(g, in, args);
     return build_take(g, (val[]){ in[0], index }, &(int64_t){ o->axis });
 }

@@ -1,6 +1,6 @@
 /* test_sort.c - sort, argsort, top-k and take-along against qsort, exactly: every dtype, axes in all places, sizes around
- * powers of two, so many that more is exchanged at once, ties, NaNs, infinities, -0, zero sizes; the gradient of a sort;
- * refused calls. Labels: devices long */
+ * powers of two, so many that more is exchanged at once, sizes that a run gives, ties, NaNs, infinities, -0, zero sizes; the
+ * gradient of a sort; refused calls. Labels: devices long */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -65,47 +65,87 @@ static void fill(rng *r, tn_dtype t, void *data, int64_t n) {
     }
 }
 
-static void check_case(rng *r, tn_ctx *ctx, tn_dtype t, int64_t outer, int64_t n, int64_t inner, bool descending) {
-    tn_graph *g = tn_graph_new(ctx, "sort");
-    int64_t k = n ? rng_between(r, 0, rng_chance(r, 0.5) ? n : n / 40 + 1) : 0, total = outer * n * inner;
-    tn_tensor x = tn_input(g, "x", t, TN_DIMS(outer, n, inner)), index;
-    tn_output(tn_sort(x, -2, descending), "y");
-    tn_output(tn_argsort(x, 1, descending), "order");
-    tn_output(tn_top_k(x, k, 1, descending, &index), "best");
-    tn_output(index, "where");
-    tn_program *p;
-    tn_session *s;
-    tn_compile_opts opts = TN_COMPILE_DEFAULTS;
-    opts.mode = rng_chance(r, 0.5) ? TN_MODE_COMPILED : TN_MODE_GRAPH, opts.device = test_device();
-    if (tn_compile(g, &opts, &p) || tn_session_new(p, &s)) fail_msg("%s", tn_ctx_error(ctx));
-    size_t size = tn_dtype_size(t);
+typedef struct problem { /* x t[outer, n, inner], sorted along n, and its first k */
+    tn_dtype t;
+    bool descending;
+    int64_t size[3], k;
+} problem;
+
+static void check_run(rng *r, tn_ctx *ctx, tn_session *s, const problem *c) {
+    int64_t outer = c->size[0], n = c->size[1], inner = c->size[2], k = c->k, total = outer * n * inner;
+    size_t size = tn_dtype_size(c->t);
     char *data = calloc((size_t)total + 1, size), *y = calloc((size_t)total + 1, size),
          *best = calloc((size_t)(outer * k * inner) + 1, size);
     int64_t *order = calloc((size_t)total + 1, 8), *where = calloc((size_t)(outer * k * inner) + 1, 8);
     entry *want = calloc((size_t)n + 1, sizeof *want);
-    fill(r, t, data, total);
-    assert_int_equal(tn_run(s, TN_BIND({ "x", data }, { "y", y }, { "order", order }, { "best", best }, { "where", where })),
-                     TN_OK);
+    fill(r, c->t, data, total);
+    if (tn_run(s, TN_BIND({ "x", data }, { "y", y }, { "order", order }, { "best", best }, { "where", where })))
+        fail_msg("%s", tn_ctx_error(ctx));
     for (int64_t o = 0; o < outer; o++)
         for (int64_t i = 0; i < inner; i++) {
             for (int64_t j = 0; j < n; j++) {
-                want[j] = load(t, data, (o * n + j) * inner + i);
-                want[j].at = j, want[j].descending = descending;
+                want[j] = load(c->t, data, (o * n + j) * inner + i);
+                want[j].at = j, want[j].descending = c->descending;
             }
             qsort(want, (size_t)n, sizeof *want, before);
             for (int64_t j = 0; j < n; j++) {
                 int64_t at = (o * n + j) * inner + i, from = (o * n + want[j].at) * inner + i;
                 if (order[at] != want[j].at || memcmp(y + (size_t)at * size, data + (size_t)from * size, size))
-                    fail_msg("%s[%d,%d,%d] %s: place %d has entry %d, not %d", tn_dtype_name(t), (int)outer, (int)n, (int)inner,
-                             descending ? "descending" : "ascending", (int)at, (int)order[at], (int)want[j].at);
+                    fail_msg("%s[%d,%d,%d] %s: place %d has entry %d, not %d", tn_dtype_name(c->t), (int)outer, (int)n,
+                             (int)inner, c->descending ? "descending" : "ascending", (int)at, (int)order[at], (int)want[j].at);
                 if (j >= k) continue;
                 at = (o * k + j) * inner + i;
                 if (where[at] != want[j].at || memcmp(best + (size_t)at * size, data + (size_t)from * size, size))
-                    fail_msg("top %d of %s[%d,%d,%d]: place %d has entry %d, not %d", (int)k, tn_dtype_name(t), (int)outer,
+                    fail_msg("top %d of %s[%d,%d,%d]: place %d has entry %d, not %d", (int)k, tn_dtype_name(c->t), (int)outer,
                              (int)n, (int)inner, (int)at, (int)where[at], (int)want[j].at);
             }
         }
     free(data), free(y), free(best), free(order), free(where), free(want);
+}
+
+static tn_session *compiled(tn_ctx *ctx, tn_graph *g, const problem *c, const int64_t size[3], int64_t k, tn_mode mode,
+                            tn_program **p) {
+    tn_session *s;
+    tn_tensor x = tn_input(g, "x", c->t, TN_DIMS(size[0], size[1], size[2])), index;
+    tn_output(tn_sort(x, -2, c->descending), "y");
+    tn_output(tn_argsort(x, 1, c->descending), "order");
+    tn_output(tn_top_k(x, k, 1, c->descending, &index), "best");
+    tn_output(index, "where");
+    tn_compile_opts opts = TN_COMPILE_DEFAULTS;
+    opts.mode = mode, opts.device = test_device(), opts.check = 1;
+    if (tn_compile(g, &opts, p) || tn_session_new(*p, &s)) fail_msg("%s", tn_ctx_error(ctx));
+    return s;
+}
+
+static void check_case(rng *r, tn_ctx *ctx, tn_dtype t, int64_t outer, int64_t n, int64_t inner, bool descending) {
+    tn_graph *g = tn_graph_new(ctx, "sort");
+    problem c = { t, descending, { outer, n, inner }, 0 };
+    c.k = n ? rng_between(r, 0, rng_chance(r, 0.5) ? n : n / 40 + 1) : 0;
+    tn_program *p;
+    tn_session *s = compiled(ctx, g, &c, c.size, c.k, rng_chance(r, 0.5) ? TN_MODE_COMPILED : TN_MODE_GRAPH, &p);
+    check_run(r, ctx, s, &c);
+    tn_session_free(s), tn_program_free(p), tn_graph_free(g);
+}
+
+/* One program for all sizes up to `most`, from `least` on: some axes have one size. */
+static void check_range(rng *r, tn_ctx *ctx, tn_dtype t, const int64_t least[3], const int64_t most[3], bool descending) {
+    static const char *const names[] = { "outer", "n", "inner" };
+    static const tn_mode modes[] = { TN_MODE_COMPILED, TN_MODE_GRAPH, TN_MODE_IMMEDIATE };
+    tn_graph *g = tn_graph_new(ctx, "sort");
+    problem c = { .t = t, .descending = descending };
+    int64_t size[3], k = least[1] ? rng_between(r, 0, least[1]) : 3;
+    for (int i = 0; i < 3; i++) size[i] = least[i] == most[i] ? most[i] : tn_dim(g, names[i], least[i], most[i], 1);
+    bool some = !least[1]; /* of what there is */
+    tn_program *p;
+    tn_session *s = compiled(ctx, g, &c, size, some ? tn_dim_min(g, size[1], k) : k, modes[rng_below(r, 3)], &p);
+    for (int run = 0; run < 6; run++) {
+        for (int i = 0; i < 3; i++) {
+            c.size[i] = run == 0 ? least[i] : run == 1 ? most[i] : rng_between(r, least[i], most[i]);
+            if (least[i] < most[i] && tn_bind_dim(s, names[i], c.size[i])) fail_msg("%s", tn_ctx_error(ctx));
+        }
+        c.k = k < c.size[1] ? k : c.size[1];
+        check_run(r, ctx, s, &c);
+    }
     tn_session_free(s), tn_program_free(p), tn_graph_free(g);
 }
 
@@ -129,6 +169,26 @@ static void sorted_as_by_qsort(void **state) {
             cases++;
         }
     printf("count: %d sorts as qsort\n", cases);
+    tn_ctx_free(ctx);
+}
+
+/* Sizes that a run gives, of any axes. */
+static void sizes_of_a_run(void **state) {
+    (void)state;
+    static const int64_t ranges[][2][3] = { { { 1, 20, 1 }, { 8, 20, 1 } },   { { 0, 33, 1 }, { 40, 33, 1 } },
+                                            { { 2, 0, 1 }, { 2, 50, 1 } },    { { 1, 1, 1 }, { 1, 300, 1 } },
+                                            { { 3, 9, 0 }, { 3, 9, 20 } },    { { 1, 2, 1 }, { 5, 70, 6 } },
+                                            { { 1, 700, 1 }, { 4, 700, 1 } }, { { 2, 60, 1 }, { 2, 900, 3 } } };
+    rng r = rng_make(17);
+    tn_ctx *ctx = test_ctx();
+    bool all = !fuzz_by_c() && test_device_is_cpu();
+    int n = all ? (int)(sizeof dtypes / sizeof *dtypes) : 1, cases = 0;
+    for (int t = 0; t < n; t++)
+        for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
+            if ((t > 1 || !all) && ranges[i][1][1] > (all ? 100 : 40)) continue; /* PoCL takes seconds for each */
+            for (int d = 0; d < 1 + all; d++, cases++) check_range(&r, ctx, dtypes[t], ranges[i][0], ranges[i][1], i % 2 == d);
+        }
+    printf("count: %d programs for ranges of sizes\n", cases);
     tn_ctx_free(ctx);
 }
 
@@ -183,6 +243,7 @@ static void mistakes_are_named(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sorted_as_by_qsort),
+        cmocka_unit_test(sizes_of_a_run),
         cmocka_unit_test(gradient_goes_back),
         cmocka_unit_test(mistakes_are_named),
     };
