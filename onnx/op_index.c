@@ -130,44 +130,16 @@ void onnx_op_reverse_sequence(onnx_call *c) {
     onnx_put(c, 0, onnx_take_along(c, onnx_t(c, 0), tn_select(tn_lt(at, n), back, at), time), ELEM_NONE);
 }
 
-/* a before b: larger (or smaller), NaN first among the largest, of equal ones the first. */
-static tn_tensor comes_before(onnx_call *c, tn_tensor a, tn_tensor b, tn_tensor ia, tn_tensor ib, bool largest) {
-    tn_tensor more = largest ? tn_gt(a, b) : tn_lt(a, b), same = tn_eq(a, b);
-    if (onnx_is_float(onnx_elem(c, 0))) {
-        tn_tensor na = tn_ne(a, a), nb = tn_ne(b, b);
-        more = tn_or(more, largest ? tn_and(na, tn_not(nb)) : tn_and(nb, tn_not(na)));
-        same = tn_or(same, tn_and(na, nb));
-    }
-    return tn_or(more, tn_and(same, tn_lt(ia, ib)));
-}
-
-/* An element's rank is the number of those that come before it; result j is the element of rank j. n^2 comparisons. */
 void onnx_op_top_k(onnx_call *c) {
     tn_shape s = onnx_shape(c, 0);
-    int axis = onnx_axis(c, onnx_attr_int(c, "axis", -1), s.rank), r = s.rank;
-    int64_t k = c->opset < 10 ? onnx_attr_need_int(c, "k") : onnx_known_int(c, 1, "k");
+    int axis = onnx_axis(c, onnx_attr_int(c, "axis", -1), s.rank);
+    int64_t k = c->opset < 10 ? onnx_attr_need_int(c, "k") : onnx_known_int(c, 1, "k"), n = s.dim[axis];
     bool largest = onnx_attr_int(c, "largest", 1);
     (void)onnx_attr_int(c, "sorted", 1); /* always */
-    int64_t n = s.dim[axis], order[TN_MAX_RANK], back[TN_MAX_RANK], work;
-    if (k < 0 || k > n || __builtin_mul_overflow(onnx_count_of(s), n, &work) || work > 1 << 28 || r + 1 > TN_MAX_RANK)
-        onnx_refuse(c, "the %lld first of %lld", (long long)k, (long long)n);
-    for (int i = 0; i < r; i++) order[i < axis ? i : i > axis ? i - 1 : r - 1] = i;
-    for (int i = 0; i < r; i++) back[order[i]] = i;
-    tn_tensor x = tn_permute(onnx_t(c, 0), order, r); /* [..,n] */
-    tn_shape last = tn_tensor_shape(x), row = last, column = last;
-    row.rank = column.rank = r + 1;
-    row.dim[r] = 1, column.dim[r - 1] = 1, column.dim[r] = n;
-    tn_shape square = row;
-    square.dim[r] = n;
-    tn_tensor before = comes_before(c, tn_reshape(x, column), tn_reshape(x, row), tn_iota(c->g, TN_I64, square, r),
-                                    tn_iota(c->g, TN_I64, square, r - 1), largest);
-    tn_tensor rank = tn_sum(tn_cast(before, TN_I64), TN_INTS(r), 1); /* [..,n,1] */
-    square.dim[r] = k;
-    tn_tensor hit = tn_eq(rank, tn_iota(c->g, TN_I64, square, r));
-    tn_tensor index =
-        tn_sum(tn_mul(tn_cast(hit, TN_I64), tn_iota(c->g, TN_I64, square, r - 1)), TN_INTS(r - 1), 0); /* [..,k] */
-    onnx_put(c, 0, tn_permute(onnx_take_along(c, x, index, r - 1), back, r), ELEM_NONE);
-    onnx_put(c, 1, tn_permute(index, back, r), ELEM_I64);
+    if (k < 0 || (n >= 0 && k > n)) onnx_refuse(c, "the %lld first of %lld", (long long)k, (long long)n);
+    tn_tensor index, best = tn_top_k(onnx_t(c, 0), k, axis, largest, &index);
+    onnx_put(c, 0, best, ELEM_NONE);
+    onnx_put(c, 1, index, ELEM_I64);
 }
 
 /* ---- sizes that depend on values: where these are known ---- */
