@@ -39,11 +39,12 @@
  * for all threads of a warp, which a compiler is told by the shuffle; `more`: bytes behind p. */
 #define MATRIX_AT                                                                                                              \
     "INL uint64_t matrix_at(const void *p, uint32_t more, uint64_t tiles) {\n"                                                 \
-    "    const uint32_t at = __shfl_sync(0xffffffffu, (uint32_t)__cvta_generic_to_shared(p), 0) + more;\n"                     \
+    "    const uint32_t at = __shfl_sync(0xffffffffu, (uint32_t)__cvta_generic_to_shared(p), 0);\n"                            \
     "#ifdef WARPGROUPS\n"                                                                                                      \
-    "    return (uint64_t)((at & 0x3ffffu) >> 4) | tiles << 16 | (uint64_t)64 << 32 | (uint64_t)1 << 62;\n"                    \
+    "    const uint32_t low = ((at & 0x3ffffu) >> 4) + (uint32_t)(tiles << 16) + (more >> 4);\n"                               \
+    "    return (uint64_t)(64u | 1u << 30) << 32 | low;\n"                                                                     \
     "#else\n"                                                                                                                  \
-    "    return at + 0 * tiles;\n"                                                                                             \
+    "    return at + more + 0 * tiles;\n"                                                                                      \
     "#endif\n}\n"
 /* Four blocks of 8 x 8, one for each 8 threads' addresses; turned: steps lie one below the other. */
 #define MATRIX_LOAD                                                                                                            \
