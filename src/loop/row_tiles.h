@@ -128,5 +128,7 @@ void rt_matrix_copy_nest(rt_writer *w, const rt_nest *n);    /* RT_COPY */
 /* Sums that begin with what is computed already, if anything; their pairs are in the registers of n->acc then. Products behind
  * it begin with it where they need nothing of this tile. */
 void rt_matrix_product(rt_writer *w, const rt_nest *n);
+/* The contraction behind n, whose products units make beside those of n: its weights are there, too; or NULL. */
+const rt_nest *rt_matrix_beside(const rt_writer *w, const rt_nest *n);
 
 #endif

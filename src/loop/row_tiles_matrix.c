@@ -406,11 +406,16 @@ static reg put_matrix(rt_writer *w, const rt_operand *s, affine first, int64_t r
     return kernel_push(w->o, in);
 }
 
+/* The weights of a contraction that are in registers. */
+static int weights_of(const row_tiles *w, const rt_nest *n) {
+    const kins *upd = rt_ins(w, n->upd), *a = rt_ins(w, (int)upd->a);
+    return rt_local(w, a) ? a->buf : rt_ins(w, (int)upd->b)->buf;
+}
+
 /* What the row has computed, as rows of the units. */
 static void put_fragments(rt_writer *w, const rt_nest *n, reg *out) {
     const rt_operand *s = &n->side[0];
-    const kins *upd = rt_ins(w->w, n->upd);
-    int buf = rt_local(w->w, rt_ins(w->w, (int)upd->a)) ? rt_ins(w->w, (int)upd->a)->buf : rt_ins(w->w, (int)upd->b)->buf;
+    int buf = weights_of(w->w, n);
     int vectors = (int)(s->steps / PIECE);
     reg all = build_acc(w->o, OP_NIL, TN_F32, 0, 4 * vectors);
     for (int g = 0; g < vectors; g++)
@@ -454,12 +459,23 @@ static void begin_product(rt_writer *w, const rt_nest *n, reg *begun) {
     }
 }
 
+const rt_nest *rt_matrix_beside(const rt_writer *w, const rt_nest *n) {
+    int next = (int)(n - w->w->nests.at) + 1;
+    const rt_nest *x = next < w->w->nests.n ? &w->w->nests.at[next] : NULL;
+    if (!x || x->kind != RT_PRODUCT || x->tiles != n->tiles || w->sums[next]) return NULL;
+    if (n->side[0].value || x->side[0].value || n->side[0].buf >= 0 || x->side[0].buf >= 0) return NULL;
+    const reg *held = w->held[weights_of(w->w, x)];
+    return held && held[0] ? x : NULL;
+}
+
 void rt_matrix_product(rt_writer *w, const rt_nest *n) {
     const row_tiles *t = w->w;
     int self = (int)(n - t->nests.at), later = 0;
     bool early = is_ready(t, n);
     if (!w->sums[self]) {
+        const rt_nest *beside = rt_matrix_beside(w, n);
         begin_product(w, n, &w->sums[self]);
+        if (beside) begin_product(w, beside, &w->sums[self + 1]);
         for (int i = self + 1; i < t->nests.n && early; i++) /* units work on while this one's sums are made scores of */
             if (t->nests.at[i].kind == RT_PRODUCT && is_ready(t, &t->nests.at[i]))
                 begin_product(w, &t->nests.at[i], &w->sums[i]);

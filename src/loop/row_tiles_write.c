@@ -379,13 +379,20 @@ static void multiply_steps(writer *w, const rt_nest *n, int64_t steps) {
     multiply_parts(w, n, &held);
 }
 
+/* What a contraction of matrix units goes on from. */
+static void begin_results(writer *w, const rt_nest *n) {
+    for (int g = 0; g < n->grid_blocks; g++)
+        for (int row = 0; row < w->w->tr; row++)
+            for (int i = n->loop + 1; i < n->inner; i++)
+                if (i != n->acc && ins(w, i)->op != K_UPD) copy_at(w, i, n, row, g);
+}
+
 static void write_product(writer *w, const rt_nest *n) {
     const rt_operand *a = &n->side[0], *b = &n->side[1];
     if (w->w->matrix) {
-        for (int g = 0; g < n->grid_blocks; g++)
-            for (int row = 0; row < w->w->tr; row++)
-                for (int i = n->loop + 1; i < n->inner; i++)
-                    if (i != n->acc && ins(w, i)->op != K_UPD) copy_at(w, i, n, row, g);
+        const rt_nest *begun = w->sums[n - w->w->nests.at] ? NULL : rt_matrix_beside(w, n);
+        if (!w->sums[n - w->w->nests.at]) begin_results(w, n);
+        if (begun) begin_results(w, begun);
         rt_matrix_product(w, n);
         copy_elements(w, n, kernel_loop_end(w->w->k, n->inner) + 1, n->end);
         return;
