@@ -519,9 +519,9 @@ static void write_weights(row *w) {
     build_ends(w->o, 1);
 }
 
-/* Exponentials that the weights are made of, of instructions from `scores` on, those of the weights from `weights` on: with a
- * maximum, what lies between is scores and by what sums shrink. What another function takes is no such factor of a weight: an
- * error of its own grows there. */
+/* Exponentials and sums that the weights are made of, of instructions from `scores` on, those of the weights from `weights` on:
+ * with a maximum, what lies between is scores and by what sums shrink. What another function takes is no such factor of a
+ * weight: an error of its own grows there. */
 static void approximate(row *w, int scores, int weights) {
     kernel *o = w->o;
     bool *taken = ARENA_ARRAY(o->a, bool, o->ins.n), *stored = ARENA_ARRAY(o->a, bool, o->bufs.n + 1);
@@ -532,8 +532,9 @@ static void approximate(row *w, int scores, int weights) {
         if (in->op == K_LOAD) stored[in->buf] |= taken[i];
         for (int x = 0; x < 3 && in->op != K_LOAD; x++)
             taken[of[x]] |= in->op == K_STORE ? stored[in->buf] : taken[i] || function;
-        if (function && in->alu == OP_exp && in->dtype == TN_F32 && !taken[i] && (i >= weights || !w->max))
-            in->mode = ALU_APPROXIMATE;
+        bool sum = in->op == K_ALU && (in->alu == OP_add || in->alu == OP_sub);
+        if (((function && in->alu == OP_exp) || sum) && in->dtype == TN_F32 && !taken[i] && (i >= weights || !w->max))
+            in->mode = w->last[0].dtype == TN_BF16 ? ALU_COARSE : ALU_APPROXIMATE;
     }
 }
 

@@ -460,7 +460,7 @@ static void test_attention_by_units(void **state) {
         assert_int_equal(cases[i].gradients, strstr(source.s, "wait_products<1>") != NULL);
         assert_non_null(strstr(source.s, "multiply_rows_"));
         compile_products(source.s, arena_printf(&a, "case %zu", i), cases[i].older ? 80 : 90, 80,
-                         cases[i].gradients ? 512 : 0); /* several thread blocks of a multiprocessor are worth so much */
+                         cases[i].gradients ? 640 : 0); /* several thread blocks of a multiprocessor are worth so much */
         arena_fini(&a);
     }
 }

@@ -560,6 +560,16 @@ static const char *approximate_name(const clike_language *l, const kins *in) {
     return NULL;
 }
 
+/* Of weights that units multiply with: what is subtracted is multiplied by log2(e) once, for all that it is subtracted from.
+ * That product's rounding, which grows with it, is in all weights of a row alike, and in their sum. */
+static bool is_exp_of_difference(const clike *e, const kins *in, reg r) {
+    const kins *of = &e->k->ins.at[in->a];
+    bool weight = false;
+    if (!e->l->exp_of_difference || in->mode != ALU_COARSE || in->alu != OP_exp) return false;
+    for (reg i = r + 1; i < (reg)e->k->ins.n && !weight; i++) weight = e->k->ins.at[i].op == K_FRAGMENT;
+    return weight && of->op == K_ALU && of->alu == OP_sub && of->lanes == in->lanes;
+}
+
 static bool is_used_once(const clike *e, reg r) {
     int uses = 0;
     for (reg i = r + 1; i < (reg)e->k->ins.n && uses < 2; i++) {
@@ -741,6 +751,13 @@ static void print_instruction(clike *e, reg r) {
         reg ops[3] = { in->a, in->b, in->c };
         print_result(e, in, r);
         const char *approximate = approximate_name(e->l, in);
+        const kins *of = &e->k->ins.at[in->a];
+        if (is_exp_of_difference(e, in, r)) {
+            str_addf(e->out, "%s(", e->l->exp_of_difference);
+            clike_register(e, of->a), str_add(e->out, ", ");
+            clike_register(e, of->b), str_add(e->out, ")");
+            break;
+        }
         if (approximate) {
             str_addf(e->out, "%s(", approximate);
             clike_register(e, in->a);

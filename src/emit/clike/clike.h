@@ -40,7 +40,8 @@ typedef struct clike_language {
         op_code op;
         const char *name, *coarse; /* coarse: to bf16 */
     } approximate[3];
-    bool contracts;      /* a product and a sum whose result is rounded to 16 bits are one instruction */
+    const char *exp_of_difference; /* function of two f32, for weights that are rounded to bf16; NULL: none */
+    bool contracts;                /* a product and a sum whose result is rounded to 16 bits are one instruction */
     const char *apart;   /* function: an f32 as it is, in a register that others need not lie beside; NULL: there is none */
     const char *shuffle; /* printf, value: that of the thread of 32 whose number differs by bit h; NULL: there is none */
     const char *shuffle_from; /* printf, value, thread: that of the thread of 32 with this number, modulo 32; as shuffle */

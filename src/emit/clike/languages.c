@@ -71,6 +71,9 @@ const clike_language clike_opencl = {
 #define COARSE                                                                                                                 \
     "INL float approximate_exp(float x) {\n"                                                                                   \
     "    float r; asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(x * 1.44269504f)); return r; }\n"                     \
+    "INL float coarse_exp_of(float x, float y) {\n"                                                                            \
+    "    float r; asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(__fmaf_rn(x, 1.44269504f, y * -1.44269504f))); "      \
+    "return r; }\n"                                                                                                            \
     "INL float approximate_tanh(float x) {\n"                                                                                  \
     "    float a = fabsf(x), z = x * x, e, r, p = __fmaf_rn(z, 0x1.664f48p-6f, -0x1.ba1ba2p-5f);\n"                            \
     "    p = __fmaf_rn(__fmaf_rn(p, z, 0x1.111112p-3f), z, -0x1.555556p-2f);\n"                                                \
@@ -218,6 +221,7 @@ const clike_language clike_cuda = {
     .extreme = { "max_nan", "min_nan" },
     .pack_bf16 = "pack_bf16",
     .approximate = { { OP_exp, "approximate_exp", "approximate_exp" }, { OP_tanh, "approximate_tanh", "coarse_tanh" } },
+    .exp_of_difference = "coarse_exp_of",
     .contracts = true,
     .own = { { "TO_BF16", "return (int32_t)pack_bf16(x, 0.0f);" },
              { "TO_HALF", "uint16_t r; asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(r) : \"f\"(x)); return r;" },
