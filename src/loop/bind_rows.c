@@ -260,6 +260,11 @@ static void write_part(row_writer *w, int i, int end) {
 
 static void write_nest(row_writer *w, int i, int end) {
     dealing d = choose(w->most, i, w->block_threads);
+    if (w->sums && gpu_row_is_sums(w, i)) {
+        gpu_row_touch(w, i, end);
+        gpu_row_sums(w, i);
+        return;
+    }
     if (d.kind == DEAL_BODY) {
         write_serial(w, i, end);
         return;
@@ -367,8 +372,9 @@ row_writer gpu_row_writer(const kernel *k, int threads) {
     return w;
 }
 
-static kernel *write_rows(const kernel *k, int n_rows, int block_threads, int cluster, int64_t ahead) {
+static kernel *write_rows(const kernel *k, int n_rows, int block_threads, int cluster, int64_t ahead, bool sums) {
     row_writer w = gpu_row_writer(k, block_threads);
+    w.sums = sums;
     kernel *o = w.o;
     for (int b = 0; b < k->bufs.n; b++)
         if (k->bufs.at[b].kind == KB_LOCAL) o->bufs.at[b].elems /= cluster;
@@ -390,7 +396,7 @@ static kernel *write_rows(const kernel *k, int n_rows, int block_threads, int cl
 
 kernel *loop_bind_rows(const kernel *k, int threads) {
     k = gpu_compacted(kernel_clone(k, k->a));
-    kernel *o = gpu_outer_loops(k) ? write_rows(k, gpu_outer_loops(k), threads, 1, 0) : NULL;
+    kernel *o = gpu_outer_loops(k) ? write_rows(k, gpu_outer_loops(k), threads, 1, 0, false) : NULL;
     return o && ext_hi(o->params, o->grid_blocks) <= INT32_MAX ? o : NULL;
 }
 
@@ -421,6 +427,8 @@ bool step_bind_rows(kernel **kk, const loop_step *s, str *why) {
         return step_refuse(why, "a cluster cannot share out the rows: not all nests are single loops over places of their own, "
                                 "with sums of f32");
     if (cluster > 1 && !comes_out(k, n_rows, cluster, why)) return false;
-    *kk = write_rows(k, n_rows, (int)threads, (int)cluster, ahead);
+    if (step_flag(s, "sums") && (k->params || !loop_row_sums(k, n_rows, (int)threads)))
+        return step_refuse(why, "no nest makes sums that %lld threads can share", (long long)threads);
+    *kk = write_rows(k, n_rows, (int)threads, (int)cluster, ahead, step_flag(s, "sums"));
     return true;
 }

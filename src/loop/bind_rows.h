@@ -13,6 +13,7 @@ typedef struct row_writer {
     bool *wrote, *read; /* [bufs] touched by some thread since all met */
     int block_threads;
     bool quiet; /* inside a scatter, which needs no meetings */
+    bool sums;  /* threads share the sums of nests where they can (share_sums.c) */
     kvar one;   /* variable of loops for one thread, or -1 */
     int n_rows; /* of a thread block, when it has several at once; else 0: */
     kvar row;   /* this variable is row_is, and copy is which of them it is */
@@ -37,6 +38,11 @@ void gpu_row_meet(row_writer *w);
 void gpu_row_range(row_writer *w, int from, int to);
 /* An instruction of k for a thread block of several rows: which one it is about. */
 void gpu_row_place(const row_writer *w, kins *in);
+
+/* share_sums.c: whether the nest at i is sums that threads can share; writes it; how many such nests a row has. */
+bool gpu_row_is_sums(const row_writer *w, int i);
+void gpu_row_sums(row_writer *w, int i);
+int loop_row_sums(const kernel *k, int n_rows, int threads);
 
 /* Whether `cluster` thread blocks of so many threads can share out rows, the first n_rows loops. */
 bool loop_rows_split(const kernel *k, int n_rows, int threads);

@@ -14,17 +14,22 @@
 
 #include "loop/loop.h"
 
-enum { MOST_VARS = 50, MOST_LANES = 8, MOST_UNROLL = 64 };
+enum { MOST_VARS = 50, MOST_LANES = 8, MOST_UNROLL = 64, MOST_AHEAD = 8 /* of a nest of a row */ };
 
 static const kins *at(const column *w, int i) { return column_at(w, i); }
 static int64_t trips(const kins *loop) { return column_trips(loop); }
+
+/* In a nest of a row, what other nests have made lies in memory of the thread block. */
+static bool is_plain(const column *w, const kins *in) {
+    return gpu_is_plain(w->k, in) || (!w->n_outer && (in->op == K_LOAD || in->op == K_STORE));
+}
 
 static bool find_parts(column *w) {
     int i = w->from;
     for (; i < w->to && at(w, i)->op != K_LOOP; i++) {
         if (at(w, i)->op == K_ACC && w->n_acc < COLUMN_MOST_SUMS)
             w->acc[w->n_acc++] = i;
-        else if (!gpu_is_plain(w->k, at(w, i)) || at(w, i)->op == K_STORE)
+        else if (!is_plain(w, at(w, i)) || at(w, i)->op == K_STORE)
             return false;
     }
     if (!w->n_acc || i >= w->to) return false;
@@ -34,12 +39,12 @@ static bool find_parts(column *w) {
     for (i += w->n_loops; i < w->end - w->n_loops + 1; i++) {
         const kins *in = at(w, i);
         int64_t apart = in->op == K_LOAD ? affine_coef(in->idx, w->v) : 0;
-        if (in->op == K_UPD ? (int)in->c >= w->loops : !gpu_is_plain(w->k, in) || in->op == K_STORE) return false;
+        if (in->op == K_UPD ? (int)in->c >= w->loops : !is_plain(w, in) || in->op == K_STORE) return false;
         if (in->op == K_RANDOM || in->dyn || (apart != 0 && apart != 1)) return false;
         along |= apart == 1;
     }
     for (i = w->end + 1; i < w->to; i++)
-        if (!gpu_is_plain(w->k, at(w, i))) return false;
+        if (!is_plain(w, at(w, i))) return false;
     return along && w->n_loops > 0;
 }
 
@@ -104,6 +109,12 @@ static affine in_panels(const column *w, arena *a, const build_places *p, kvar g
 
 /* ---- writing ---- */
 
+static build_copier copier(const column *w, kernel *o) {
+    build_copier c = build_copier_make(w->k, o);
+    if (w->outer) memcpy(c.to, w->outer, sizeof(reg) * (size_t)w->k->ins.n);
+    return c;
+}
+
 /* Where one of the rows is that a thread reads together: its instructions have these places. */
 typedef struct row_at {
     build_copier c;
@@ -133,7 +144,7 @@ static void write_ins(column *w, kernel *o, int i, row_at *x) {
 /* A thread's own share of the rows; first: its first column, of those of thread block g. */
 static void write_share(column *w, kernel *o, build_copier *c, kvar g, affine first, kvar part) {
     arena *a = o->a;
-    affine col = affine_add(a, build_times(a, g, w->columns), first);
+    affine col = g < 0 ? first : affine_add(a, build_times(a, g, w->columns), first);
     const kins *split = at(w, w->loops + w->split);
     int64_t rows = trips(split), together = w->down * w->ahead, share = (rows + together - 1) / together;
     build_places p = { .along = w->v, .lanes = w->lanes };
@@ -171,7 +182,7 @@ static void write_share(column *w, kernel *o, build_copier *c, kvar g, affine fi
 /* The parts of a column, and what comes behind. */
 static void write_columns(column *w, kernel *o, affine first) {
     arena *a = o->a;
-    build_copier c = build_copier_make(w->k, o);
+    build_copier c = copier(w, o);
     kvar e = build_loop(o, "e", w->columns, PAR_BLOCK_THREADS);
     affine col = affine_add(a, first, affine_var(a, e));
     build_places p = { .n = 0 };
@@ -191,28 +202,52 @@ static void write_columns(column *w, kernel *o, affine first) {
     build_ends(o, 1);
 }
 
-static kernel *write(column *w) {
-    const kernel *k = w->k;
-    kernel *o = gpu_kernel(k, (int)w->down * w->across);
+/* The columns of thread block g (-1: there is one), behind each of which two loops are open. */
+static void write_block(column *w, kernel *o, kvar g) {
     arena *a = o->a;
     for (int i = 0; i < w->n_acc; i++) w->buf[i] = gpu_shared_buffer(o, at(w, w->acc[i])->dtype, w->down * w->columns);
-    gpu_open_rows(k, o, w->n_outer - 1, -1, -1);
-    o->grid_blocks = w->grid_blocks;
-    int64_t tiles = (k->vars.at[w->v].extent + w->columns - 1) / w->columns;
-    kvar g = build_loop(o, "g", tiles, PAR_BLOCKS);
-    affine first = build_times(a, g, w->columns);
     kvar part = build_loop(o, "p", w->down, PAR_BLOCK_THREADS), x = build_loop(o, "x", w->across, PAR_BLOCK_THREADS);
     affine own = build_times(a, x, w->lanes);
-    build_copier c = build_copier_make(k, o);
+    build_copier c = copier(w, o);
     if (w->panels) make_panels(w, o);
     write_share(w, o, &c, g, own, part);
     for (int i = 0; i < w->n_acc; i++)
         build_store(o, w->buf[i], build_plus(a, own, affine_var(a, part), w->columns), c.to[w->acc[i]]);
     build_barrier(o);
-    write_columns(w, o, first);
+    write_columns(w, o, g < 0 ? affine_const(0) : build_times(a, g, w->columns));
+}
+
+static kernel *write(column *w) {
+    const kernel *k = w->k;
+    kernel *o = gpu_kernel(k, (int)w->down * w->across);
+    gpu_open_rows(k, o, w->n_outer - 1, -1, -1);
+    o->grid_blocks = w->grid_blocks;
+    int64_t tiles = (k->vars.at[w->v].extent + w->columns - 1) / w->columns;
+    write_block(w, o, build_loop(o, "g", tiles, PAR_BLOCKS));
     build_ends(o, w->n_outer + 2);
     if (w->panels) loop_take_place(o, w->panel_buf);
     return o;
+}
+
+/* ---- a nest of a row ---- */
+
+bool column_find_nest(column *w, const kernel *k, int i, int threads) {
+    const kins *loop = &k->ins.at[i];
+    *w = (column){ .k = k, .from = i + 1, .to = kernel_loop_end(k, i), .v = loop->var, .lanes = MOST_LANES };
+    if (k->vars.at[w->v].reduce || loop->lo || !find_parts(w) || w->n_loops != 1 || trips(at(w, w->loops)) < 1) return false;
+    while (w->lanes > 1 && !column_lanes(w, w->lanes)) w->lanes /= 2;
+    for (w->across = 1; (int64_t)w->across * w->lanes < loop->hi;) w->across *= 2;
+    w->columns = (int64_t)w->across * w->lanes, w->down = threads / w->across;
+    int64_t turns = w->down ? gpu_pieces(trips(at(w, w->loops)), w->down) : 0;
+    w->unroll = 1;
+    for (w->ahead = 1; w->ahead < MOST_AHEAD && 2 * w->ahead <= turns;) w->ahead *= 2;
+    return w->lanes > 1 && w->down > 1;
+}
+
+void column_write_nest(column *w, kernel *o, const reg *outer) {
+    w->outer = outer;
+    write_block(w, o, -1);
+    build_ends(o, 2);
 }
 
 /* The reducing loop that is shared out. */

@@ -7,6 +7,7 @@
 enum { COLUMN_MOST_SUMS = 4 };
 typedef struct column {
     const kernel *k;
+    const reg *outer; /* [k->ins] where registers are that are made before a nest of a row; NULL: the columns are all */
     int n_outer, from, to, loops, n_loops, end; /* `end`: of the outermost reducing loop */
     kvar v;                                     /* the innermost outer loop: columns */
     int split;                                  /* the reducing loop that is shared out */
@@ -20,6 +21,10 @@ typedef struct column {
 bool column_find(column *w, const kernel *k, str *why);
 /* Whether all that is summed can be read in aligned vectors of so many columns. */
 bool column_lanes(const column *w, int lanes);
+/* The same for the nest of a row whose outermost loop, over the columns, is instruction i: shared out to so many threads. */
+bool column_find_nest(column *w, const kernel *k, int i, int threads);
+/* Writes the nest for the threads of a block. */
+void column_write_nest(column *w, kernel *o, const reg *outer);
 /* Whether load i is of a fixed value that all other outer loops share, in the order of the loops. */
 bool column_takes_panels(const column *w, int i);
 

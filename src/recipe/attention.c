@@ -4,7 +4,9 @@
  * threads of those that fit one at a time wait for: arithmetic, shared memory, each other. Matrix units multiply where all
  * operands are bf16 or f16. Bits depend on the shape that is chosen. */
 #include "recipe/recipe.h"
+#include "loop/bind_rows.h"
 #include "loop/gpu_bind.h"
+#include "machine/parts.h"
 
 #include <math.h>
 
@@ -207,4 +209,51 @@ bool recipe_attention(const kernel *k0, const target *t, recipe_form *best) {
     if (t->matrix_units && machine_row_of(t)->matrix_f16 > 0 && choose_matrix(&z, t, &s, &ns) && take(k, &s, true, ns, t, best))
         return true;
     return z.scores == 1 && choose(&z, t, &s, &ns) && take(k, &s, false, ns, t, best);
+}
+
+/* ---- few rows ---- */
+
+/* Bytes of memory that instructions [from, to) read for a row. */
+static double bytes_of_nest(const kernel *k, int from, int to) {
+    double sum = 0;
+    for (int i = from; i < to; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op != K_LOAD || kbuf_is_local(&k->bufs.at[in->buf])) continue;
+        double n = (double)dtype_size((tn_dtype)in->src);
+        for (int j = from; j < i; j++)
+            if (k->ins.at[j].op == K_LOOP && affine_coef(in->idx, k->ins.at[j].var)) n *= (double)k->ins.at[j].hi;
+        sum += n;
+    }
+    return sum;
+}
+
+/* Enough threads that each loads a few vectors. */
+static int threads_for(double bytes, const target *t) {
+    enum { SHARE = 128 /* bytes of a nest that a thread loads */, MOST = 512 };
+    int threads = 64, most = t->max_block_threads > t->block_threads ? t->max_block_threads : t->block_threads;
+    while (threads < MOST && 2 * threads <= most && bytes >= 2.0 * SHARE * threads) threads *= 2;
+    return threads;
+}
+
+bool recipe_row_sums(const kernel *k0, const target *t, recipe_form *best) {
+    enum { MEETINGS = 3 /* of a nest, its sums included */, LEAST = 2 /* nests of sums: with one, other forms do */ };
+    if (k0->params) return false;
+    kernel *k = gpu_compacted((kernel *)(uintptr_t)k0);
+    const machine *m = machine_row_of(t);
+    int n = gpu_outer_loops(k), nests = 0;
+    double rows = 1, units = machine_units(t), most = 0, all = 0;
+    for (int i = 1; i <= n; i++) rows *= (double)k->ins.at[i].hi;
+    for (int i = 1 + n; i < k->ins.n - n; i++) {
+        if (k->ins.at[i].op != K_LOOP) continue;
+        int end = kernel_loop_end(k, i);
+        double bytes = bytes_of_nest(k, i, end);
+        most = fmax(most, bytes), all += bytes, nests++, i = end;
+    }
+    int threads = threads_for(most, t);
+    double turns = fmax(1, rows / units), rate = part_rate(m, fmin(rows, units), units),
+           ns = m->after_ns + nests * (part_fetch(m) + MEETINGS * part_barrier(m, threads)) + turns * all / rate;
+    if (n < 1 || ns / m->count_ns >= best->cost || recipe_local_bytes(k) + 40 * threads > t->shared_bytes) return false;
+    if (loop_row_sums(k, n, threads) < LEAST) return false;
+    *best = (recipe_form){ ns / m->count_ns, arena_printf(k->a, "bind_rows %d sums", threads) };
+    return true;
 }

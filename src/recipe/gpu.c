@@ -147,7 +147,7 @@ kernel *recipe_gpu(kernel *k0, const target *t, const schedule **out) {
         recipe_block_tile(k, t, &best);
         recipe_tensorize(k, t, &best);
         recipe_reduce_columns(k, t, &best);
-        recipe_attention(k, t, &best);
+        if (!recipe_attention(k, t, &best)) recipe_row_sums(k, t, &best);
     }
     if (out) *out = r.s;
     if (best.steps)

@@ -90,6 +90,8 @@ bool recipe_tensorize(const kernel *k, const target *t, recipe_form *best);
 /* attention.c: rows of two contractions with a softmax between them, or of several that make scores and one that takes them. */
 enum { ATTENTION_PRODUCTS = 4 /* at most */ };
 bool recipe_attention(const kernel *k, const target *t, recipe_form *best);
+/* The same for few rows, such as those of one query: a thread block has a row, and several threads share each sum. */
+bool recipe_row_sums(const kernel *k, const target *t, recipe_form *best);
 /* Bytes of the local buffers of a scalar kernel: what a row keeps. */
 int64_t recipe_local_bytes(const kernel *k);
 /* thread_columns.c, cluster_columns.c: rows with contractions inside. */

@@ -66,6 +66,19 @@ static row_chain grow(plan *p, const target *t, int first, int shared, int most)
     return c;
 }
 
+/* Sums of products that are no contraction, since a mask leaves terms out: what one query's weights make of the values. */
+static bool is_weighted_sum(const kernel *k) {
+    int n = row_shared_loops(k), by = 0; /* by: loads that differ from term to term, or from result to result, too */
+    kvar column = n ? k->ins.at[n].var : -1, term = -1;
+    for (int i = 1 + n; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        if (in->op == K_LOOP) term = in->var;
+        if (in->op == K_LOAD && term >= 0 && affine_coef(in->idx, term)) by |= affine_coef(in->idx, column) ? 2 : 1;
+        if (in->op == K_UPD && in->alu == OP_add) return by == 3;
+    }
+    return false;
+}
+
 /* The first later kernel that takes what kernel i makes, one value between kernels; 0: there is none, or it makes several. */
 static int next_user(const plan *p, int i) {
     const pkernel *pk = &p->kernels.at[i];
@@ -100,17 +113,23 @@ bool row_disturbs(const plan *p, int j, int i) {
     return false;
 }
 
-/* Scores are made right before the contraction that takes them, where they can become one kernel with it. */
+/* Scores are made right before the contraction that takes them, where they can become one kernel with it; what one query's
+ * weights are made of right before their sum. */
 static void sink_scores(plan *p) {
+    bool *late = ARENA_ARRAY(p->a, bool, p->kernels.n + 1); /* [kernels] a weighted sum, or on the way to one */
     for (int i = p->kernels.n - 1; i >= 0; i--) {
         pkernel pk = p->kernels.at[i];
-        bool possible = contractions(pk.k) == 1 && pk.k->bytes_written > pk.k->bytes_read;
-        int to = possible ? next_user(p, i) : 0;
-        if (to <= i + 1 || !contractions(p->kernels.at[to].k)) continue;
+        int to = next_user(p, i);
+        bool scores = contractions(pk.k) == 1 && pk.k->bytes_written > pk.k->bytes_read && contractions(p->kernels.at[to].k),
+             possible = scores || (late[to] && row_same(pk.k, p->kernels.at[to].k, 1));
+        late[i] = is_weighted_sum(pk.k) || (late[to] && possible);
+        if (to <= i + 1 || !possible) continue;
         for (int j = i + 1; j < to && possible; j++) possible = !row_disturbs(p, j, i);
         if (!possible) continue;
-        memmove(&p->kernels.at[i], &p->kernels.at[i + 1], sizeof pk * (size_t)(to - 1 - i));
-        p->kernels.at[to - 1] = pk;
+        size_t n = (size_t)(to - 1 - i);
+        memmove(&p->kernels.at[i], &p->kernels.at[i + 1], sizeof pk * n);
+        memmove(&late[i], &late[i + 1], sizeof *late * n);
+        p->kernels.at[to - 1] = pk, late[to - 1] = !scores;
     }
 }
 
@@ -145,13 +164,14 @@ static int try_chain(plan *p, const target *t, const row_uses *uses, int first, 
             products += contractions(p->kernels.at[first + i].k);
             powers |= has_power(p->kernels.at[first + i].k);
         }
-        if (!powers || products < 2) {
+        bool one_query = c.n > 1 && products == 1 && is_weighted_sum(p->kernels.at[first + c.n - 1].k);
+        if (!powers || (products < 2 && !one_query)) {
             restore(p, first, own);
             return 0;
         }
         recipe_form form = { .cost = otherwise(&c, t) / machine_row_of(t)->count_ns };
         pkernel joined = row_join(&c, uses, &(row_form){ .room = ROOM });
-        if (recipe_attention(joined.k, t, &form)) {
+        if (one_query ? recipe_row_sums(joined.k, t, &form) : recipe_attention(joined.k, t, &form)) {
             *cost = form.cost * machine_row_of(t)->count_ns;
             if (out) {
                 *out = joined;
