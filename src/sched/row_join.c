@@ -357,13 +357,17 @@ static const pkernel *link_kernel(const joiner *w, int link_no) { return &w->c->
 
 /* Where the instruction, as it will stand in o, loads what a register has. Notes what it stores. */
 static reg forwarded(joiner *w, const kins *in, bool once_a_row) {
-    bool store = in->op == K_STORE || in->op == K_SCATTER, plain = !in->dyn && !in->n_mask && in->dtype == TN_F32;
+    bool store = in->op == K_STORE || in->op == K_SCATTER, plain = !in->dyn && !in->n_mask;
     if (!w->form->forward || (!store && in->op != K_LOAD)) return 0;
     if (store) {
-        bool kept = once_a_row && in->op == K_STORE && plain && w->o->bufs.at[in->buf].dtype == TN_F32;
-        w->stored[in->buf].idx = in->idx, w->stored[in->buf].value = kept ? in->a : 0;
+        uint8_t t = w->o->bufs.at[in->buf].dtype;
+        bool half = w->form->halves && (t == TN_BF16 || t == TN_F16), kept = once_a_row && in->op == K_STORE && plain;
+        kins rounded = { .op = K_WRAP, .dtype = TN_F32, .src = t, .a = in->a, .node = in->node };
+        reg value = !kept ? 0 : t == TN_F32 ? in->a : half ? kernel_push(w->o, rounded) : 0;
+        w->stored[in->buf].idx = in->idx, w->stored[in->buf].value = value;
         return 0;
     }
+    plain = plain && in->dtype == TN_F32;
     return plain && w->stored[in->buf].value && affine_equal(in->idx, w->stored[in->buf].idx) ? w->stored[in->buf].value : 0;
 }
 

@@ -79,7 +79,8 @@ typedef struct row_form {
     int64_t room;        /* bytes of local buffers between the kernels */
     int64_t block;       /* the innermost shared loop goes in blocks of so many rows; 0: row by row */
     bool states;         /* states that no run changes become one buffer of each dtype */
-    bool forward;        /* what a link stores once a row, the next ones take from its register */
+    bool forward;        /* what a link stores once a row, the next ones take from its register; */
+    bool halves;         /* what is stored in 16 bits, too, rounded */
     const uint8_t *kind; /* [n] local buffers are used again by kernels of the same kind only; NULL: by all */
 } row_form;
 /* The kernel and its arguments. */

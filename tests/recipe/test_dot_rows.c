@@ -1,5 +1,6 @@
 /* test_dot_rows.c - few vectors times a large matrix on GPUs, whose rows lie as they are summed: of f32, of 16 bits, of bytes
- * and of halves of them, through the interpreter against the reference evaluator; and which of the steps each has. */
+ * and of halves of them, through the interpreter against the reference evaluator; and which of the steps each has. Two of them,
+ * one of which lets through what the other makes, are one kernel. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -85,6 +86,57 @@ static void test_products(void **state) {
     }
 }
 
+#define GATED(t, k, n, after)                                                                                                  \
+    "graph @g(x " t "[1," #k "], w " t "[" #n "," #k "], v " t "[" #n "," #k "]) {\n"                                          \
+    " %1 = dot x, w contract=[1]x[1] " t "[1," #n "]\n %2 = dot x, v contract=[1]x[1] " t "[1," #n "]\n"                       \
+    " %3 = sigmoid %1 " t "[1," #n "]\n %4 = mul %1, %3 " t "[1," #n "]\n" after "}"
+#define LETS(t, n) " %5 = mul %4, %2 " t "[1," #n "]\n return %5 as \"y\"\n"
+#define KEPT(t, n) " %5 = mul %4, %2 " t "[1," #n "]\n return %5 as \"y\", %4 as \"gate\"\n"
+#define BYTES_GATED(k, n)                                                                                                      \
+    "graph @g(x f32[1," #k "], w i8[" #n "," #k "], v i8[" #n "," #k "]) {\n %1 = cast w f32[" #n "," #k "]\n"                 \
+    " %2 = dot x, %1 contract=[1]x[1] f32[1," #n "]\n %3 = cast v f32[" #n "," #k "]\n"                                        \
+    " %4 = dot x, %3 contract=[1]x[1] f32[1," #n "]\n %5 = tanh %2 f32[1," #n "]\n %6 = mul %5, %4 f32[1," #n "]\n"            \
+    " return %6 as \"y\"\n}"
+
+typedef struct pair {
+    const char *text;
+    int kernels;
+} pair;
+/* clang-format off */
+static const pair pairs[] = {
+    { GATED("f32", 512, 512, LETS("f32", 512)), 1 },
+    { GATED("bf16", 1024, 300, LETS("bf16", 300)), 1 },
+    { GATED("f16", 520, 250, LETS("f16", 250)), 1 },
+    { BYTES_GATED(1000, 254), 1 },
+    { GATED("f32", 512, 512, KEPT("f32", 512)), 1 },
+    /* another vector */
+    { "graph @g(x f32[1,512], w f32[512,512], v f32[512,512]) {\n %1 = dot x, w contract=[1]x[1] f32[1,512]\n"
+      " %2 = dot %1, v contract=[1]x[1] f32[1,512]\n %3 = add %1, %2 f32[1,512]\n return %3 as \"y\"\n}", 2 },
+};
+/* clang-format on */
+
+static void check_pair(arena *a, void *ud) {
+    const pair *x = ud;
+    graph *g = graph_parse(a, x->text, strlen(x->text), "pair");
+    reference r = reference_make(g, a, 7);
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    target t = target_common_gpu();
+    char text[1024];
+    t.resident_threads = 1024, o.fusion = 3, o.check = 1;
+    plan *p = pipeline_run(g, a, &o, &t);
+    if (!plan_agrees(p, &r, a, text, sizeof text)) fail_msg("%s\n%s", x->text, text);
+    if (p->kernels.n != x->kernels) fail_msg("%s\n%d kernels", x->text, p->kernels.n);
+}
+
+static void test_pairs(void **state) {
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(pairs); i++) {
+        err e;
+        pair x = pairs[i];
+        if (with_arena(check_pair, &x, &e)) fail_msg("%s\n%s", x.text, e.text);
+    }
+}
+
 /* Small ones, and columns of a matrix. */
 static void stay(arena *a, void *ud) {
     graph *g = graph_parse(a, ud, strlen(ud), "product");
@@ -108,6 +160,7 @@ static void test_others(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_products), cmocka_unit_test(test_others) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_products), cmocka_unit_test(test_pairs),
+                                        cmocka_unit_test(test_others) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
