@@ -4,7 +4,9 @@
  * Applies where an update adds a product of which one operand is a product itself, of a number that was an integer of 8 bits
  * and a factor that was computed before some of the loops around (step hoist does that). The integers are small: the inner sum
  * overflows only where the terms come to within a few thousand times of that. A factor that is not finite makes all of its
- * group so. Not where these loops have lanes: there would be a sum of lanes for each group. */
+ * group so. Not where these loops have lanes: there would be a sum of lanes for each group.
+ *
+ * In the form of a GPU, whose lanes are of one group, the same for products that follow each other without a loop between. */
 #include "ir/kernel_walk.h"
 #include "loop/build.h"
 #include "loop/loop.h"
@@ -21,6 +23,8 @@ static bool is_of_bytes(const kernel *k, reg r) {
     const kins *in = &k->ins.at[r];
     if (in->op == K_LOAD) return in->src == TN_I8 || in->src == TN_U8;
     if (in->op == K_CONST) return true;
+    if (in->op == K_BITCAST || (in->op == K_ALU && in->alu == OP_or))
+        return is_of_bytes(k, in->a); /* 2^23 more: see mantissa_casts */
     if (in->op == K_CAST || (in->op == K_ALU && in->alu == OP_shift_right)) return is_of_bytes(k, in->a);
     if (in->op != K_ALU || (in->alu != OP_sub && in->alu != OP_add && in->alu != OP_and)) return false;
     const kins *b = &k->ins.at[in->b];
@@ -69,10 +73,55 @@ static void take_out(kernel *k, group_sum *s) {
     loop_insert(k, s->end + more + 1, &add, 1);
 }
 
+/* Whether the update adds products of vectors of bytes, all with the same factor. */
+static bool find_vector(const kernel *k, int i, group_sum *out) {
+    const kins *in = &k->ins.at[i], *mul = &k->ins.at[in->b];
+    if (in->op != K_UPD || in->alu != OP_dot || in->dtype != TN_F32 || in->lanes < 2 || k->ins.at[in->c].lanes != in->lanes ||
+        mul->op != K_ALU || mul->alu != OP_mul)
+        return false;
+    *out = (group_sum){ .upd = i, .value = mul->a, .factor = mul->b };
+    return k->ins.at[mul->a].lanes == in->lanes && k->ins.at[mul->b].lanes == 1 && is_of_bytes(k, mul->a);
+}
+
+/* The next update behind instruction i, without a loop between, of the same sum with the same factor; 0: there is none. */
+static int next_of_group(const kernel *k, int i, const group_sum *g) {
+    group_sum next;
+    for (int j = i + 1; j < k->ins.n && k->ins.at[j].op != K_LOOP && k->ins.at[j].op != K_END; j++)
+        if (k->ins.at[j].op == K_UPD && k->ins.at[j].c == k->ins.at[i].c)
+            return find_vector(k, j, &next) && next.factor == g->factor ? j : 0;
+    return 0;
+}
+
+static bool sum_vectors(kernel **kk, str *why) {
+    const kernel *k = *kk;
+    kernel *o = kernel_clone(k, k->a);
+    o->ins.n = 1;
+    build_copier c = build_copier_make(k, o);
+    const build_places none = { .n = 0 };
+    reg *inner = ARENA_ARRAY(k->a, reg, k->ins.n); /* of an update that goes on with a group: the group's sum */
+    bool any = false;
+    for (int i = 1; i < k->ins.n; i++) {
+        group_sum g;
+        int next = find_vector(k, i, &g) ? next_of_group(k, i, &g) : 0;
+        if (!next && !inner[i]) {
+            build_copy(&c, i, &none);
+            continue;
+        }
+        const kins *in = &k->ins.at[i];
+        reg sum = inner[i] ? inner[i] : build_acc(o, OP_add, TN_F32, 0, in->lanes);
+        build_update(o, OP_dot, c.to[in->a], c.to[g.value], sum);
+        if (next) inner[next] = sum, any = true;
+        if (!next) build_update(o, OP_dot, sum, c.to[g.factor], c.to[in->c]);
+    }
+    if (any) *kk = o;
+    return any || step_refuse(why, "no two vectors of bytes are multiplied by the same factor");
+}
+
 bool step_group_sums(kernel **kk, const loop_step *s, str *why) {
     kernel *k = *kk;
     int n = 0;
     (void)s;
+    if (k->block_threads) return sum_vectors(kk, why);
     for (int i = 1; i < k->ins.n; i++) {
         group_sum g;
         if (!find(k, i, &g)) continue;

@@ -80,5 +80,6 @@ bool recipe_dot_rows(recipe *r) {
     recipe_do(r, "bind_rows %lld", (long long)threads);
     while (lanes > 1 && !recipe_try(r, "vectorize_nests %lld", (long long)lanes)) lanes /= 2;
     if (together > 1) recipe_try(r, "coarsen %lld", (long long)together);
+    if (w.size == 1 && lanes > 1) recipe_try(r, "group_sums"), recipe_try(r, "mantissa_casts");
     return true;
 }

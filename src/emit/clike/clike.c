@@ -89,6 +89,18 @@ static void print_lane(clike *e, reg r, int lane) {
     str_addf(e->out, part || in->lanes > 1 ? "v%u[%d]" : "v%u", r, lane);
 }
 
+/* Some bits of a word among others. */
+static bool print_and_or(clike *e, const kins *in) {
+    const kins *and = &e->k->ins.at[in->a];
+    const char *name = in->alu == OP_or ? e->l->and_or : in->alu == OP_xor ? e->l->and_xor : NULL;
+    if (!name || in->dtype != TN_I32 || in->lanes > 1 || and->op != K_ALU || and->alu != OP_and) return false;
+    const reg of[] = { and->a, and->b, in->b };
+    str_addf(e->out, "%s(", name);
+    for (int i = 0; i < 3; i++) str_add(e->out, i ? ", " : ""), clike_register(e, of[i]);
+    str_add(e->out, ")");
+    return true;
+}
+
 /* A lane that only products take, which name it themselves. */
 static bool is_named(const clike *e, reg r) {
     const kins *in = &e->k->ins.at[r];
@@ -764,6 +776,7 @@ static void print_instruction(clike *e, reg r) {
             str_add(e->out, ")");
             break;
         }
+        if (print_and_or(e, in)) break;
         int side = product_operand(e, in);
         if (side) {
             print_contracted(e, in, side);

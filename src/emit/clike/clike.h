@@ -29,6 +29,7 @@ typedef struct clike_language {
     const char *dynamic; /* printf, bytes twice: declares tn_shared_BYTES at a multiple of that (one name has one alignment in
                             all of a program), shared memory that a launch asks for; NULL: none */
     const char *global, *shared, *restricted; /* of memory that is everybody's, a thread block's, has no other name */
+    const char *and_or, *and_xor;             /* functions of three words that are one instruction; NULL: a & b | c is */
     const char *ahead;      /* function that loads an f32 where the text says, not later; NULL: there is none */
     const char *anew;       /* printf, a word: the compiler shall not know what is in it; NULL: there is nothing */
     const char *extreme[2]; /* functions: larger and smaller of two f32, NaN if either is; NULL: the op's own expression */

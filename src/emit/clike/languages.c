@@ -64,6 +64,11 @@ const clike_language clike_opencl = {
  * factor that it is multiplied by: one product of 2048 cubed took 360 us on an H200, not 350. x + -0 is x. */
 #define APART "INL float apart(float x) { asm(\"add.f32 %0, %0, 0f80000000;\" : \"+f\"(x)); return x; }\n"
 
+/* One instruction; two where the compiler knows both words. It does not know that all thread blocks lie along x. */
+#define AND_OR                                                                                                                 \
+    "INL int32_t and_or(int32_t x, int32_t a, int32_t b) { return (x & a) | (b + (int32_t)gridDim.y - 1); }\n"                 \
+    "INL int32_t and_xor(int32_t x, int32_t a, int32_t b) { return (x & a) ^ (b + (int32_t)gridDim.y - 1); }\n"
+
 /* Of numbers that will be rounded to 16 bits. What is below 2^-126 is 0: without .ftz there is a test and two products round
  * the instruction to bring that out. tanh near 0 is x - x^3 / 3 .. - its fourth term is 2^-16.8 of it at 1/2 - and beyond
  * 1 - 2 / (e^2|x| + 1). The unit of tanh is off by up to 2^-11 of it, an eighth of a bf16's rounding and as much as an f16's.
@@ -194,7 +199,7 @@ const clike_language clike_cuda = {
     .wide_end = "LL",
     .head = CUDA_TYPES
     "#define INL static __device__ __forceinline__\n"
-    "#define BITS_f32x1(x) __float_as_int(x)\n#define FROM_f32x1(x) __int_as_float(x)\n" AHEAD APART COARSE OVERLAP,
+    "#define BITS_f32x1(x) __float_as_int(x)\n#define FROM_f32x1(x) __int_as_float(x)\n" AHEAD APART AND_OR COARSE OVERLAP,
     .head_more = ASYNC SM80 SM90,
     .head_f64 = "#define BITS_f64x1(x) __double_as_longlong(x)\n#define FROM_f64x1(x) __longlong_as_double(x)\n",
     .fma = { "__fmaf_rn", "__fma_rn" },
@@ -215,6 +220,8 @@ const clike_language clike_cuda = {
     .async_wait = "async_wait(); ",
     .matrix_units = true,
     .dynamic = "extern __shared__ __align__(%d) unsigned char tn_shared_%d[];",
+    .and_or = "and_or",
+    .and_xor = "and_xor",
     .ahead = "load_ahead",
     .anew = "asm volatile(\"\" : \"+r\"(%s));",
     .apart = "apart",
