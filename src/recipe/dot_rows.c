@@ -18,7 +18,8 @@ enum {
 typedef struct dot_rows {
     kvar parts; /* the innermost loop, over parts of a byte; -1: elements are whole */
     int64_t n_parts, size, elements, rows, last;
-    int sums; /* of a row: of several matrices */
+    int sums;    /* of a row: of several matrices */
+    bool beside; /* the vector is summed, too */
 } dot_rows;
 
 /* Bytes of an element of the matrix, the first that instructions [from, to) load along both variables; 0: there is none. */
@@ -41,14 +42,18 @@ static bool find(const kernel *k, dot_rows *out) {
     for (int i = end; i < k->ins.n; i++)
         if (k->ins.at[i].op == K_LOOP) return false;
     int sums = 0;
+    bool beside = false;
     const bool *varies = gpu_varying(k, NULL, k->ins.at[n].var);
     for (int i = at; i < end; i++) {
         const kins *in = &k->ins.at[i];
-        sums += in->op == K_UPD && in->alu == OP_dot && (varies[in->a] || varies[in->b]);
+        bool own = varies[in->a] || varies[in->b];
+        sums += in->op == K_UPD && in->alu == OP_dot && own, beside |= in->op == K_UPD && !own;
     }
     const kins *inner = &k->ins.at[at + loops - 1];
     kvar row = k->ins.at[n].var;
-    *out = (dot_rows){ .parts = -1, .n_parts = 1, .elements = 1, .rows = 1, .last = k->ins.at[n].hi, .sums = sums };
+    *out = (dot_rows){
+        .parts = -1, .n_parts = 1, .elements = 1, .rows = 1, .last = k->ins.at[n].hi, .sums = sums, .beside = beside
+    };
     for (int i = at; i < at + loops; i++) out->elements *= k->ins.at[i].hi - k->ins.at[i].lo;
     for (int i = 1; i <= n; i++) out->rows *= k->ins.at[i].hi - k->ins.at[i].lo;
     out->size = element_of(k, at, end, row, inner->var, -1);
@@ -60,21 +65,28 @@ static bool find(const kernel *k, dot_rows *out) {
 
 static bool is_large(const dot_rows *w) { return w->last * w->elements * w->n_parts >= LARGE; }
 
-bool recipe_is_dot_rows(const kernel *k, const target *t) {
+static int64_t threads_of(const dot_rows *w, const target *t) {
+    int64_t row = w->elements * w->size * w->n_parts, threads = 32;
+    while (threads < t->block_threads && row >= 2 * threads * SHARE) threads *= 2;
+    return threads;
+}
+
+int64_t recipe_dot_rows_share(const kernel *k, const target *t) {
     recipe r = recipe_make(kernel_clone(k, k->a), t);
     dot_rows w;
     recipe_order(&r);
     recipe_fuse_loops(&r);
-    return find(r.k, &w) && is_large(&w) && w.rows == w.last && w.sums > 0;
+    bool is = find(r.k, &w) && is_large(&w) && w.rows == w.last && w.sums > 0;
+    return is ? gpu_pieces(w.elements * w.n_parts, threads_of(&w, t)) : 0;
 }
 
 bool recipe_dot_rows(recipe *r) {
     dot_rows w;
     if (!find(r->k, &w) || !is_large(&w)) return false;
-    int64_t lanes = PIECE / w.size / (w.size == 1 ? 2 : 1), row = w.elements * w.size * w.n_parts, threads = 32,
+    int64_t lanes = PIECE / w.size / (w.size == 1 ? 2 : 1), threads = threads_of(&w, r->t),
             together = (w.n_parts > 1 ? 4 : 2) / (w.sums > 1 ? 2 : 1), busy = (int64_t)machine_units(r->t) * BUSY;
     if (w.elements < threads * lanes) return false;
-    while (threads < r->t->block_threads && row >= 2 * threads * SHARE) threads *= 2;
+    if (w.beside) busy /= 4; /* thread blocks of one row would sum it for that alone: 786 us a token for 778 */
     while (together > 1 && (w.last % together || w.rows / together * threads < busy)) together /= 2;
     if (w.parts >= 0 && recipe_try(r, "unroll %s", r->k->vars.at[w.parts].name)) recipe_try(r, "mantissa_casts");
     recipe_do(r, "bind_rows %lld", (long long)threads);

@@ -105,7 +105,8 @@ bool recipe_scatter(recipe *r);
 /* dot_rows.c: does the steps of rows that sum products with a row of a large matrix; false where the kernel is something else.
  */
 bool recipe_dot_rows(recipe *r);
-bool recipe_is_dot_rows(const kernel *k, const target *t); /* whether it is one vector times such a matrix, or several */
+/* Whether it is one vector times such a matrix, or several; the elements of the vector that a thread has then, or 0. */
+int64_t recipe_dot_rows_share(const kernel *k, const target *t);
 /* map.c: an iteration of the outer loops, or a vector of them, is a thread's of a GPU. */
 void recipe_map(recipe *r);
 /* gpu.c: threads of a block that has a row, an iteration of the outer loops, where that takes less than a thread for each; else

@@ -19,6 +19,8 @@ void fuse_attention_pairs(plan *p, const target *t);
 /* row_products.c: products of one vector with large matrices, each of which needs the same row of the one before it, become one
  * kernel for a GPU. Before fuse_vertically. */
 void fuse_row_products(plan *p, const target *t);
+/* norm_products.c: behind that, norms of vectors that only such products take are made by these. */
+void fuse_norm_products(plan *p, const target *t);
 /* vertical_fusion.c: consecutive kernels of a plan for a GPU become one where rows need the same rows only, and where that is
  * faster. Before kernels have their schedules. */
 void fuse_vertically(plan *p, const target *t);

@@ -102,7 +102,7 @@ static kernel *with_one_nest(const kernel *k) {
 static bool join(plan *p, const target *t, const row_uses *uses, int i, pkernel *out) {
     const pkernel *x = &p->kernels.at[i], *y = x + 1;
     if (i + 1 == p->kernels.n || !row_same(x->k, y->k, 1) || row_shared_loops(x->k) != 1 || row_shared_loops(y->k) != 1 ||
-        !recipe_is_dot_rows(x->k, t) || !recipe_is_dot_rows(y->k, t))
+        !recipe_dot_rows_share(x->k, t) || !recipe_dot_rows_share(y->k, t))
         return false;
     row_chain c = row_chain_make(p, i, 1);
     row_link first = row_link_make(p, x, 1), second = row_link_make(p, y, 1);
@@ -113,7 +113,7 @@ static bool join(plan *p, const target *t, const row_uses *uses, int i, pkernel 
     row_append(&c, &second, y->k);
     *out = row_join(&c, uses, &(row_form){ .forward = true, .halves = true });
     kernel *one = with_one_nest(out->k);
-    if (!one || !recipe_is_dot_rows(one, t)) return false;
+    if (!one || !recipe_dot_rows_share(one, t)) return false;
     out->k = one;
     row_commit(&c, uses, out, "a row of the next needs that row alone: one launch, in which all sums are made in one loop");
     return true;

@@ -1,6 +1,6 @@
 /* test_dot_rows.c - few vectors times a large matrix on GPUs, whose rows lie as they are summed: of f32, of 16 bits, of bytes
  * and of halves of them, through the interpreter against the reference evaluator; and which of the steps each has. Two of them,
- * one of which lets through what the other makes, are one kernel. */
+ * one of which lets through what the other makes, are one kernel; so is one with the norm of its vector. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -92,6 +92,14 @@ static void test_products(void **state) {
     " %3 = sigmoid %1 " t "[1," #n "]\n %4 = mul %1, %3 " t "[1," #n "]\n" after "}"
 #define LETS(t, n) " %5 = mul %4, %2 " t "[1," #n "]\n return %5 as \"y\"\n"
 #define KEPT(t, n) " %5 = mul %4, %2 " t "[1," #n "]\n return %5 as \"y\", %4 as \"gate\"\n"
+#define NORM(t, k)                                                                                                             \
+    " %1 = mul x, x " t "[1," #k "]\n %2 = cast %1 f32[1," #k "]\n %3 = sum %2 axes=[1] f32[1,1]\n"                            \
+    " %4 = mul %3, 0.01 f32[1,1]\n %5 = add %4, 0.001 f32[1,1]\n %6 = rsqrt %5 f32[1,1]\n %7 = cast %6 " t "[1,1]\n"           \
+    " %8 = expand %7 " t "[1," #k "]\n %9 = mul x, %8 " t "[1," #k "]\n %10 = reshape g " t "[1," #k "]\n"                     \
+    " %11 = mul %9, %10 " t "[1," #k "]\n"
+#define NORMED(t, k, n, after)                                                                                                 \
+    "graph @g(x " t "[1," #k "], g " t "[" #k "], w " t "[" #n "," #k "], v " t "[" #n "," #k                                  \
+    "]) {\n" NORM(t, k) " %12 = dot %11, w contract=[1]x[1] " t "[1," #n "]\n" after "}"
 #define BYTES_GATED(k, n)                                                                                                      \
     "graph @g(x f32[1," #k "], w i8[" #n "," #k "], v i8[" #n "," #k "]) {\n %1 = cast w f32[" #n "," #k "]\n"                 \
     " %2 = dot x, %1 contract=[1]x[1] f32[1," #n "]\n %3 = cast v f32[" #n "," #k "]\n"                                        \
@@ -109,6 +117,12 @@ static const pair pairs[] = {
     { GATED("f16", 520, 250, LETS("f16", 250)), 1 },
     { BYTES_GATED(1000, 254), 1 },
     { GATED("f32", 512, 512, KEPT("f32", 512)), 1 },
+    { NORMED("f32", 512, 512, " return %12 as \"y\"\n"), 1 },
+    { NORMED("bf16", 1024, 300, " return %12 as \"y\"\n"), 1 },
+    { NORMED("f32", 520, 250, " %13 = dot %11, v contract=[1]x[1] f32[1,250]\n %14 = sigmoid %12 f32[1,250]\n"
+                              " %15 = mul %13, %14 f32[1,250]\n return %15 as \"y\"\n"), 1 },
+    { NORMED("f32", 512, 512, " return %12 as \"y\", %11 as \"norm\"\n"), 2 },
+    { NORMED("f32", 512, 512, " %13 = add %11, %12 f32[1,512]\n return %13 as \"y\"\n"), 2 },
     /* another vector */
     { "graph @g(x f32[1,512], w f32[512,512], v f32[512,512]) {\n %1 = dot x, w contract=[1]x[1] f32[1,512]\n"
       " %2 = dot %1, v contract=[1]x[1] f32[1,512]\n %3 = add %1, %2 f32[1,512]\n return %3 as \"y\"\n}", 2 },
