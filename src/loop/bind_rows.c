@@ -389,6 +389,7 @@ static kernel *write_rows(const kernel *k, int n_rows, int block_threads, int cl
         w.member = build_loop(o, "m", cluster, PAR_BLOCKS);
     }
     fetch_later_row(&w, n_rows, ahead);
+    if (sums) gpu_row_sums_ahead(&w, 1 + n_rows, k->ins.n - n_rows);
     gpu_row_range(&w, 1 + n_rows, k->ins.n - n_rows);
     build_ends(o, n_rows + (cluster > 1));
     return o;

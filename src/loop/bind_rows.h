@@ -12,11 +12,13 @@ typedef struct row_writer {
     reg *to;            /* [k->ins] where a register is now */
     bool *wrote, *read; /* [bufs] touched by some thread since all met */
     int block_threads;
-    bool quiet; /* inside a scatter, which needs no meetings */
-    bool sums;  /* threads share the sums of nests where they can (share_sums.c) */
-    kvar one;   /* variable of loops for one thread, or -1 */
-    int n_rows; /* of a thread block, when it has several at once; else 0: */
-    kvar row;   /* this variable is row_is, and copy is which of them it is */
+    bool quiet;          /* inside a scatter, which needs no meetings */
+    bool sums;           /* threads share the sums of nests where they can (share_sums.c); */
+    int kept_at;         /* what this nest, or 0, multiplies with, threads have loaded, */
+    struct column *kept; /* as this says */
+    kvar one;            /* variable of loops for one thread, or -1 */
+    int n_rows;          /* of a thread block, when it has several at once; else 0: */
+    kvar row;            /* this variable is row_is, and copy is which of them it is */
     affine row_is, copy;
     int cluster; /* thread blocks that share out the elements of a row; up to 1: one has all of it. Else: */
     kvar member; /* which of them it is; */
@@ -42,6 +44,8 @@ void gpu_row_place(const row_writer *w, kins *in);
 /* share_sums.c: whether the nest at i is sums that threads can share; writes it; how many such nests a row has. */
 bool gpu_row_is_sums(const row_writer *w, int i);
 void gpu_row_sums(row_writer *w, int i);
+/* Before instructions [from, to): loads what a later nest of sums multiplies with. */
+void gpu_row_sums_ahead(row_writer *w, int from, int to);
 int loop_row_sums(const kernel *k, int n_rows, int threads);
 
 /* Whether `cluster` thread blocks of so many threads can share out rows, the first n_rows loops. */

@@ -121,6 +121,7 @@ typedef struct row_at {
     build_places p;
     affine row, first; /* first: of the columns of thread block g */
     kvar g;
+    int number;  /* of those that are read together */
     int64_t end; /* of the rows, where some threads go past it; else 0 */
 } row_at;
 
@@ -135,6 +136,11 @@ static void write_ins(column *w, kernel *o, int i, row_at *x) {
         build_copy(c, i, &x->p);
         c->to[in->a] = kept[0];
         if (in->alu == OP_dot) c->to[in->b] = kept[1];
+        return;
+    }
+    if (i == w->kept) {
+        c->to[i] = build_load(o, w->kept_buf, affine_const(x->number * w->lanes), w->lanes);
+        o->ins.at[c->to[i]].dtype = in->dtype;
         return;
     }
     reg r = build_copy(c, i, &x->p);
@@ -166,7 +172,7 @@ static void write_share(column *w, kernel *o, build_copier *c, kvar g, affine fi
         for (int u = 0; u < w->ahead; u++) {
             affine row =
                 affine_offset(affine_add(a, build_times(a, s, together), affine_var(a, part)), split->lo + u * w->down);
-            x[u] = (row_at){ *c, p, row, first, g, rows % together ? split->hi : 0 };
+            x[u] = (row_at){ *c, p, row, first, g, u, rows % together ? split->hi : 0 };
             x[u].c.to = arena_copy(a, c->to, sizeof(reg) * (size_t)w->k->ins.n);
             build_put(&x[u].p, split->var, row);
             if (rows % together) build_bound(&x[u].p, row, split->hi, 0);
@@ -242,6 +248,34 @@ bool column_find_nest(column *w, const kernel *k, int i, int threads) {
     w->unroll = 1;
     for (w->ahead = 1; w->ahead < MOST_AHEAD && 2 * w->ahead <= turns;) w->ahead *= 2;
     return w->lanes > 1 && w->down > 1;
+}
+
+bool column_keep(column *w, kernel *o, const reg *outer) {
+    const kins *split = at(w, w->loops);
+    for (int i = w->loops + 1; i < w->end; i++) {
+        const kins *in = at(w, i);
+        bool is = in->op == K_LOAD && affine_coef(in->idx, w->v) == 1 && affine_coef(in->idx, split->var) && !in->dyn &&
+                  !in->n_mask && w->k->bufs.at[in->buf].kind == KB_IN;
+        if (is) w->kept = w->kept ? -1 : i;
+    }
+    if (w->kept < 1 || trips(split) != w->down * w->ahead || w->k->vars.at[w->v].extent != w->columns)
+        return w->kept = 0, false;
+    arena *a = o->a;
+    build_copier c = { w->k, o, (reg *)(uintptr_t)outer };
+    kins load = *at(w, w->kept);
+    w->kept_buf = build_buffer(o, load.src, KB_LOCAL, (int64_t)w->ahead * w->lanes);
+    kvar part = build_loop(o, "p", w->down, PAR_BLOCK_THREADS), x = build_loop(o, "x", w->across, PAR_BLOCK_THREADS),
+         u = build_loop(o, "u", w->ahead, PAR_SERIAL);
+    o->vars.at[u].role.unroll = w->ahead;
+    build_places p = { .along = w->v, .lanes = w->lanes, .varies = gpu_varying(w->k, NULL, w->v) };
+    build_put(&p, w->v, build_times(a, x, w->lanes));
+    build_put(&p, split->var, affine_offset(build_plus(a, affine_var(a, part), affine_var(a, u), w->down), split->lo));
+    load = build_at(&c, w->kept, &p);
+    load.mode = LOAD_HOISTED;
+    reg r = kernel_push(o, load);
+    build_store(o, w->kept_buf, build_times(a, u, w->lanes), r);
+    build_ends(o, 3);
+    return true;
 }
 
 void column_write_nest(column *w, kernel *o, const reg *outer) {

@@ -14,6 +14,7 @@ typedef struct column {
     int acc[COLUMN_MOST_SUMS], buf[COLUMN_MOST_SUMS], n_acc;
     int lanes, across, unroll, ahead;   /* ahead: rows whose loads come first */
     int64_t down, columns, grid_blocks; /* wide: columns of a thread block */
+    int kept, kept_buf;                 /* of a nest: a load that was made before it, or 0; the thread's memory that has it */
     int panels, panel_buf;              /* a load of a fixed value that is in panels, or 0; the buffer that has them */
 } column;
 
@@ -23,6 +24,8 @@ bool column_find(column *w, const kernel *k, str *why);
 bool column_lanes(const column *w, int lanes);
 /* The same for the nest of a row whose outermost loop, over the columns, is instruction i: shared out to so many threads. */
 bool column_find_nest(column *w, const kernel *k, int i, int threads);
+/* Loads ahead of the nest what its threads multiply with, if that is all at once; false: it is not. */
+bool column_keep(column *w, kernel *o, const reg *outer);
 /* Writes the nest for the threads of a block. */
 void column_write_nest(column *w, kernel *o, const reg *outer);
 /* Whether load i is of a fixed value that all other outer loops share, in the order of the loops. */

@@ -165,7 +165,19 @@ void gpu_row_sums(row_writer *w, int i) {
     if (is_along)
         write_sums(&along, w);
     else
-        column_write_nest(&across, w->o, w->to);
+        column_write_nest(i == w->kept_at ? w->kept : &across, w->o, w->to);
+}
+
+void gpu_row_sums_ahead(row_writer *w, int from, int to) {
+    sums along;
+    bool is_along;
+    int nests = 0;
+    for (int i = from; i < to && !w->kept_at; i = w->k->ins.at[i].op == K_LOOP ? kernel_loop_end(w->k, i) + 1 : i + 1) {
+        if (w->k->ins.at[i].op != K_LOOP || !nests++) continue; /* the first one begins at once */
+        column *across = ARENA_NEW(w->o->a, column);
+        if (is_sums(w, i, &along, across, &is_along) && !is_along && column_keep(across, w->o, w->to))
+            w->kept = across, w->kept_at = i;
+    }
 }
 
 int loop_row_sums(const kernel *k, int n_rows, int threads) {
