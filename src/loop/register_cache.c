@@ -1,7 +1,8 @@
 /* register_cache.c - register caching: where each thread of a block works on the same few vectors of a row in every nest, its
  * share of the row is written out, so that what one nest loads or computes the next ones still have, and local buffers become
  * the threads' own. `shared`: long parts that are only loaded lie in shared memory, at places of their threads alone, so that
- * no thread waits for another one and none needs registers for them.
+ * no thread waits for another one and none needs registers for them. `early`: what a row reads in 16 bits is all on its way
+ * before its first nest, for thread blocks whose rows follow each other.
  *
  * In and out: the form of a GPU, behind vectorize_nests. A nest is taken when it is one loop of which each thread has the same
  * few iterations, in the last of which some threads may have none; a buffer when all that touch it are such nests, each thread
@@ -68,6 +69,7 @@ typedef struct register_cacher {
     int most;          /* iterations of a thread */
     int64_t long_part; /* elements of a thread, more of which are packed */
     bool shared;       /* these lie in shared memory */
+    bool early;        /* all that a row reads, also what one nest alone does, is on its way before the first of it is used */
     build_copier c;
     int *nest;            /* [ins] the loop around, of those to take */
     int *own;             /* [bufs] elements of a thread */
@@ -118,7 +120,8 @@ static bool open_turns(register_cacher *h, int head, bool last, turns *out) {
 
 static bool is_held(const register_cacher *h, int load) {
     const kins *in = &h->k->ins.at[load];
-    return h->nest[load] && is_packed(h->k, in, iterations_of(h->k, h->nest[load], h->most), h->long_part) && is_again(h, load);
+    return h->nest[load] && is_packed(h->k, in, iterations_of(h->k, h->nest[load], h->most), h->long_part) &&
+           (is_again(h, load) || (h->early && h->k->bufs.at[in->buf].kind == KB_IN));
 }
 
 /* Where a thread's part of a row that is held packed lies. */
@@ -129,18 +132,19 @@ static affine held_at(const register_cacher *h, const turns *at, int lanes) {
 /* What the nest is the first to load of rows that are held packed. Returns whether there is anything. */
 static bool load_packed(register_cacher *h, int head, int iterations) {
     kernel *o = h->c.o;
-    bool any = false;
-    for (int i = head + 1; h->nest[i] == head; i++) {
+    bool any = false, first = false;
+    for (int i = head + 1; h->nest[i] == head; i++) first |= is_held(h, i) && !h->held[h->k->ins.at[i].buf];
+    for (int i = head + 1; first && (h->early ? i < h->k->ins.n : h->nest[i] == head); i++) {
         const kins *in = &h->k->ins.at[i];
         turns at;
-        if (!is_held(h, i) || h->held[in->buf]) continue;
+        if (!is_held(h, i) || h->held[in->buf] || h->k->ins.at[h->nest[i]].hi != h->k->ins.at[head].hi) continue;
         any = true;
         int64_t elems = (h->shared ? h->k->ins.at[head].hi : iterations) * in->lanes;
         int buf = h->held[in->buf] = build_buffer(o, in->src, h->shared ? KB_SHARED : KB_LOCAL, elems);
         for (int last = 0; last < 2; last++) {
             build_places p = { .n = 0 };
             if (!open_turns(h, head, last, &at)) continue;
-            build_put(&p, h->k->ins.at[head].var, at.place);
+            build_put(&p, h->k->ins.at[h->nest[i]].var, at.place);
             kins store = { .op = K_STORE, .dtype = in->src, .buf = (uint16_t)buf, .lanes = in->lanes, .lane_stride = 1 };
             store.a = build_copy(&h->c, i, &p), store.node = in->node;
             store.idx = held_at(h, &at, in->lanes);
@@ -224,9 +228,11 @@ bool step_register_cache(kernel **kk, const loop_step *s, str *why) {
     int64_t most = s->arg[0].n;
     if (most < 1 || most > MOST_TURNS)
         return step_refuse(why, "%lld iterations of a thread: expected 1 to %d", (long long)most, MOST_TURNS);
-    register_cacher h = {
-        .k = k, .most = (int)most, .long_part = step_option(s, "packed", INT32_MAX), .shared = step_flag(s, "shared")
-    };
+    register_cacher h = { .k = k,
+                          .most = (int)most,
+                          .long_part = step_option(s, "packed", INT32_MAX),
+                          .shared = step_flag(s, "shared"),
+                          .early = step_flag(s, "early") };
     if (k->vars.n > MOST_VARS) return step_refuse(why, "the kernel has %d loops; the limit is %d", k->vars.n, MOST_VARS);
     if (find_nests(&h) < 2)
         return step_refuse(why, "fewer than two nests have each thread at the same elements, %lld iterations at most",
