@@ -190,6 +190,7 @@ static plan *plan_kernels(graph *g, arena *a, const tn_compile_opts *opts, const
 static plan *plan_rest(plan *p, const tn_compile_opts *opts, const target *t) {
     if (opts->fusion >= 3 && !plan_has_control(p) && (!p->params || t->kind == TARGET_GPU))
         (t->kind == TARGET_GPU ? fuse_vertically : fuse_row_blocks)(p, t);
+    if (opts->fusion >= 3 && !plan_has_control(p) && t->kind == TARGET_GPU) fuse_column_sums(p, t);
     if (opts->fusion >= 2 && t->kind == TARGET_CPU) lay_out_for_loops(p, t);
     if (opts->check) check_kernels(p, "chaining");
     target own = *t;

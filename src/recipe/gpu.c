@@ -38,11 +38,14 @@ static double crowding(const kernel *k, int block_threads, const target *t) {
 
 /* Vectors where nests are long enough, what a thread has of a row in its registers, and nothing twice. held: short rows, too,
  * are shared out in vectors. */
-static void finish(recipe *r, bool held, bool in_shared) {
+static void finish(recipe *r, bool held, bool in_shared, bool blocks) {
     int lanes = 16 / gpu_widest(r->k); /* the same in all: a thread has the same elements in all */
     while (!recipe_try(r, "vectorize_nests %d", lanes) && held && lanes > 2) lanes /= 2;
-    recipe_try(r, "register_cache %d packed=%d%s", in_shared ? RECIPE_SHARED_TURNS : RECIPE_CACHED_TURNS, RECIPE_CACHED_SHARE,
-               in_shared ? " shared" : "");
+    recipe_try(r, "register_cache %d packed=%d%s", in_shared ? RECIPE_SHARED_TURNS : RECIPE_CACHED_TURNS,
+               blocks ? 1 : RECIPE_CACHED_SHARE,
+               in_shared ? " shared"
+               : blocks  ? " early"
+                         : "");
     recipe_try(r, "hoist");
     recipe_do(r, "dce");
 }
@@ -66,7 +69,7 @@ int recipe_gpu_alternatives(const kernel *scalar, const target *t, const schedul
         str_init(&why, a);
         put_in_order(&r);
         recipe_do_all(&r, tiles[i]);
-        finish(&r, false, false);
+        finish(&r, false, false, false);
         if (schedule_same_bits(scalar, from, r.s, &why)) out[found++] = (recipe_alternative){ r.s, r.k };
     }
     return found;
@@ -141,6 +144,7 @@ kernel *recipe_gpu(kernel *k0, const target *t, const schedule **out) {
     bool scatter = recipe_scatter(&r), in_shared = false;
     int threads = scatter ? 0 : choose_threads(k, n, t, &best.cost);
     int held = threads ? recipe_row_threads(k, n, t, &cluster, &in_shared) : 0;
+    bool blocks = held && recipe_row_blocks(k, n);
     if (!scatter) { /* each is taken if it costs less than those before */
         recipe_thread_columns(k, t, &best);
         recipe_cluster_columns(k, t, &best);
@@ -160,6 +164,6 @@ kernel *recipe_gpu(kernel *k0, const target *t, const schedule **out) {
         bind_rows(&r, held ? held : threads, cluster, held > 0, in_shared);
     else if (!r.k->block_threads)
         recipe_map(&r);
-    finish(&r, held > 0, in_shared);
+    finish(&r, held > 0, in_shared, blocks);
     return r.k;
 }

@@ -92,12 +92,25 @@ static bool comes_out(int64_t vectors, int64_t threads) {
     return threads <= vectors && 8 * vectors >= 7 * ((vectors + threads - 1) / threads * threads);
 }
 
+/* The loop over the rows of a block, whose sums of columns begin before it (sched/column_sums.c); 0: each row is by itself. */
+static int block_of_rows(const kernel *k, int from, int to) {
+    const kins *first = &k->ins.at[from], *in = first + 1;
+    while (in->op == K_CONST) in++;
+    if (first->op != K_LOOP || in->op != K_STORE || !kbuf_is_local(&k->bufs.at[in->buf])) return 0;
+    int next = kernel_loop_end(k, from) + 1;
+    while (next < to && k->ins.at[next].op == K_CONST) next++;
+    return next < to && k->ins.at[next].op == K_LOOP && kernel_nest(k, (reg)next) == 1 ? next : 0;
+}
+
+bool recipe_row_blocks(const kernel *k, int n_rows) { return block_of_rows(k, 1 + n_rows, k->ins.n - n_rows) != 0; }
+
 int recipe_row_threads(const kernel *k, int n_rows, const target *t, int *cluster, bool *in_shared) {
     int from = 1 + n_rows, to = k->ins.n - n_rows, nests = 0, lanes = 16 / gpu_widest(k);
     int64_t n = 0, rows = 1;
     for (int i = 0; i < n_rows; i++) rows *= k->ins.at[1 + i].hi;
+    int block = block_of_rows(k, from, to);
     for (int i = from; i < to; i++) {
-        if (k->ins.at[i].op != K_LOOP) continue;
+        if (k->ins.at[i].op != K_LOOP || i == block) continue;
         int end = kernel_loop_end(k, i);
         if (k->ins.at[i].lo != 0 || (nests++ && k->ins.at[i].hi != n)) return 0;
         n = k->ins.at[i].hi;

@@ -24,6 +24,8 @@ void fuse_norm_products(plan *p, const target *t);
 /* vertical_fusion.c: consecutive kernels of a plan for a GPU become one where rows need the same rows only, and where that is
  * faster. Before kernels have their schedules. */
 void fuse_vertically(plan *p, const target *t);
+/* column_sums.c: behind that, sums over all rows are made where a kernel has the rows. */
+void fuse_column_sums(plan *p, const target *t);
 /* horizontal_fusion.c: kernels of a plan, in the form of a GPU, that do not need each other become one launch. */
 void fuse_horizontally(plan *p, const target *t);
 
