@@ -204,8 +204,8 @@ static void take_masked(prover *p, kins *in, range *out) {
             const kmask *y = &in->mask[j];
             if (!affine_equal((affine){ x->e.base, y->e.n, y->e.t }, x->e) || in->mask_lane[j] != in->mask_lane[m]) continue;
             ext lo = ext_sub(p->t, y->lo, y->e.base), hi = ext_add(p->t, ext_sub(p->t, y->hi, y->e.base), -1);
-            if (ext_never_less(p->t, lo, v.lo)) v.lo = lo;
-            if (ext_never_less(p->t, v.hi, hi)) v.hi = hi;
+            v.lo = ext_never_less(p->t, lo, v.lo) ? lo : ext_never_less(p->t, v.lo, lo) ? v.lo : ext_max(p->t, v.lo, lo);
+            v.hi = ext_never_less(p->t, v.hi, hi) ? hi : ext_never_less(p->t, hi, v.hi) ? v.hi : ext_min(p->t, v.hi, hi);
         }
         out->lo = ext_add(p->t, out->lo, ext_mul(p->t, c, up ? v.lo : v.hi));
         out->hi = ext_add(p->t, out->hi, ext_mul(p->t, c, up ? v.hi : v.lo));
