@@ -120,7 +120,8 @@ static void make_one_op(one_op *o) {
     }
     spec s = graph_spec(o->g, o->v);
     s.in = in, s.name = NULL, s.region = 0;
-    graph_output(g, "y", graph_add(g, &s));
+    bool nothing = n->op == OP_gather && graph_get(o->g, n->in[0])->dims[n->attr[0]] == 0; /* of a size of the run: zeros */
+    graph_output(g, "y", nothing ? graph_splat(g, (tn_dtype)n->dtype, n->rank, n->dims, 0) : graph_add(g, &s));
     o->out = g;
 }
 
