@@ -165,11 +165,6 @@ static bool open_signal(tn_tensor x, const char *fn, int axis, bool pairs, signa
     tn_shape s;
     if (!nn_check(x, fn, pairs ? 2 : 1, &s)) return false;
     *out = (signal){ .b = 1, .c = 1, .t = tn_tensor_dtype(x) };
-    for (int i = 0; i < s.rank; i++)
-        if (s.dim[i] < 0) {
-            nn_fail(x.graph, TN_ERR_UNSUPPORTED, "%s: dim %d has a range of sizes", fn, i);
-            return false;
-        }
     if (pairs && s.dim[s.rank - 1] != 2) {
         nn_fail(x.graph, TN_ERR_SHAPE, "%s: the last axis has size %lld, and must be pairs", fn, (long long)s.dim[s.rank - 1]);
         return false;
@@ -181,9 +176,16 @@ static bool open_signal(tn_tensor x, const char *fn, int axis, bool pairs, signa
         return false;
     }
     out->given = s, out->n = s.dim[out->axis];
+    if (out->n < 0) {
+        nn_fail(x.graph, TN_ERR_UNSUPPORTED, "%s: axis %d has a range of sizes", fn, out->axis);
+        return false;
+    }
     if (out->n > MOST) nn_fail(x.graph, TN_ERR_UNSUPPORTED, "%s: length %lld, up to %d", fn, (long long)out->n, MOST);
     for (int i = 0; i < s.rank; i++)
-        if (i != out->axis) *(i < out->axis ? &out->b : &out->c) *= s.dim[i];
+        if (i < out->axis)
+            out->b = nn_times(x.graph, out->b, s.dim[i]);
+        else if (i > out->axis)
+            out->c = nn_times(x.graph, out->c, s.dim[i]);
     if (out->t == TN_F16 || out->t == TN_BF16) x = tn_cast(x, TN_F32);
     out->x = tn_reshape(x, (tn_shape){ pairs ? 4 : 3, { out->b, out->n, out->c, 2 } });
     return out->n <= MOST;

@@ -12,12 +12,12 @@ bool linalg_open(tn_tensor x, const char *fn, bool square, matrix *out) {
     tn_shape s;
     if (!nn_check(x, fn, 2, &s)) return false;
     *out = (matrix){ .b = 1, .given = s, .t = tn_tensor_dtype(x) };
-    for (int i = 0; i < s.rank; i++)
+    for (int i = s.rank - 2; i < s.rank; i++)
         if (s.dim[i] < 0) {
-            nn_fail(x.graph, TN_ERR_UNSUPPORTED, "%s: dim %d has a range of sizes", fn, i);
+            nn_fail(x.graph, TN_ERR_UNSUPPORTED, "%s: dim %d of the matrices has a range of sizes", fn, i);
             return false;
         }
-    for (int i = 0; i < s.rank - 2; i++) out->b *= s.dim[i];
+    out->b = nn_product(x.graph, s.dim, s.rank - 2);
     out->m = s.dim[s.rank - 2], out->n = s.dim[s.rank - 1];
     if (square && out->m != out->n) {
         nn_fail(x.graph, TN_ERR_SHAPE, "%s: matrices of %lld rows and %lld columns are not square", fn, (long long)out->m,

@@ -43,6 +43,30 @@ bool nn_axis(tn_tensor x, const char *fn, int axis, int *out_axis) {
     return false;
 }
 
+int64_t nn_times(tn_graph *g, int64_t x, int64_t y) {
+    int64_t p;
+    return x >= 0 && y >= 0 && !__builtin_mul_overflow(x, y, &p) ? p : tn_dim_mul(g, x, y);
+}
+int64_t nn_plus(tn_graph *g, int64_t x, int64_t y) { return x >= 0 ? x + y : tn_dim_add(g, x, y); }
+int64_t nn_product(tn_graph *g, const int64_t *dims, int n) {
+    int64_t p = 1;
+    for (int i = 0; i < n; i++) p = nn_times(g, p, dims[i]);
+    return p;
+}
+tn_tensor nn_size_like(tn_tensor x, int64_t size) {
+    return size >= 0 ? nn_scalar(x, (double)size) : tn_cast(tn_dim_value(x.graph, size), tn_tensor_dtype(x));
+}
+tn_tensor nn_by_size(tn_tensor x, int64_t size) {
+    return size >= 0 ? tn_mul_scalar(x, (double)size) : tn_mul(x, nn_size_like(x, size));
+}
+int64_t nn_least(tn_graph *g, int64_t size) {
+    int64_t lo = size;
+    return size < 0 && tn_dim_range(g, size, &lo, NULL) ? 0 : lo;
+}
+int64_t nn_most(tn_graph *g, int64_t size) {
+    int64_t hi = size;
+    return size < 0 && tn_dim_range(g, size, NULL, &hi) ? 0 : hi;
+}
 tn_tensor nn_scalar(tn_tensor x, double value) {
     if (!nn_given(x.graph, x, "a layer")) return (tn_tensor){ x.graph, 0 };
     return tn_full(x.graph, tn_tensor_dtype(x), TN_SCALAR, value);

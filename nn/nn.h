@@ -60,6 +60,17 @@ tn_tensor nn_write_rows(tn_tensor base, tn_tensor x, tn_tensor start);
 double nn_identity(tn_dtype t, tn_scatter_mode mode);
 tn_tensor nn_complement(tn_tensor x); /* -1 - x */
 
+/* Sizes, which may be handles: products, a sum, and one as a tensor of x's dtype that broadcasts; x times a size. Immediate
+ * graphs have no handles, and refuse to calculate with them. */
+static inline bool nn_is_size(int64_t n) { return n >= 0 || n < INT64_MIN / 2; } /* handles are below all numbers */
+int64_t nn_times(tn_graph *g, int64_t x, int64_t y);
+int64_t nn_plus(tn_graph *g, int64_t x, int64_t y);
+int64_t nn_product(tn_graph *g, const int64_t *dims, int n);
+tn_tensor nn_size_like(tn_tensor x, int64_t size);
+tn_tensor nn_by_size(tn_tensor x, int64_t size);
+int64_t nn_least(tn_graph *g, int64_t size); /* that it may be */
+int64_t nn_most(tn_graph *g, int64_t size);
+
 /* One value as a tensor of x's dtype that broadcasts. */
 tn_tensor nn_scalar(tn_tensor x, double value);
 /* The sum along axis; of halves as f32: 65,505 ones would be infinite. */

@@ -10,17 +10,16 @@
 
 static tn_tensor poisoned(tn_tensor x) { return (tn_tensor){ x.graph, 0 }; }
 
-/* x has rows, offsets are a vector of one number or more; all sizes are numbers. */
+/* x has rows, offsets are a vector of one number or more. */
 static bool is_ragged(tn_tensor x, tn_tensor offsets, const char *fn, tn_shape *out_shape, int64_t *out_sequences) {
     if (!nn_given(x.graph, x, fn) || !nn_given(x.graph, offsets, fn)) return false;
     tn_shape s = tn_tensor_shape(x), o = tn_tensor_shape(offsets);
     tn_dtype t = tn_tensor_dtype(offsets);
-    bool known = o.rank == 1 && o.dim[0] >= 1 && s.rank >= 1 && (t == TN_I32 || t == TN_I64);
-    for (int i = 0; known && i < s.rank; i++) known = s.dim[i] >= 0;
-    *out_shape = s, *out_sequences = known ? o.dim[0] - 1 : 0;
+    bool known = o.rank == 1 && nn_least(x.graph, o.dim[0]) >= 1 && s.rank >= 1 && (t == TN_I32 || t == TN_I64);
+    *out_shape = s, *out_sequences = known ? nn_plus(x.graph, o.dim[0], -1) : 0;
     if (!known)
         nn_fail(x.graph, TN_ERR_SHAPE,
-                "%s: rows of rank %d with offsets of rank %d and dtype %s: expected rank 1 or more, all sizes known, and a "
+                "%s: rows of rank %d with offsets of rank %d and dtype %s: expected rank 1 or more and a "
                 "vector of one or more i32 or i64",
                 fn, s.rank, o.rank, tn_dtype_name(t));
     return known;
@@ -34,7 +33,7 @@ static tn_tensor column(tn_tensor v, int rank) {
 }
 /* Offset i, or i + 1, of each sequence: i64[s]. */
 static tn_tensor bound(tn_tensor offsets, int64_t sequences, int64_t end) {
-    int64_t stop = sequences + end;
+    int64_t stop = nn_plus(offsets.graph, sequences, end);
     return tn_cast(tn_slice(offsets, &end, &stop, NULL, 1), TN_I64);
 }
 static tn_tensor lengths(tn_tensor offsets, int64_t sequences) {
@@ -74,7 +73,7 @@ tn_tensor tn_ragged_softmax(tn_tensor x, tn_tensor offsets) {
     if (n == 0 || s.dim[0] == 0) return tn_mul(x, nn_scalar(x, 0));
     if (t == TN_F16 || t == TN_BF16) return tn_cast(tn_ragged_softmax(tn_cast(x, TN_F32), offsets), t);
     tn_tensor ids = tn_segment_ids(offsets, s.dim[0]), zero = nn_scalar(x, 0);
-    tn_tensor in = column(tn_lt(ids, tn_full(x.graph, TN_I64, TN_SCALAR, (double)n)), s.rank);
+    tn_tensor in = column(tn_lt(ids, nn_size_like(ids, n)), s.rank);
     tn_tensor top = tn_select(in, tn_gather(tn_segment(x, ids, n, TN_SCATTER_MAX), ids, 0), zero);
     tn_tensor e = tn_exp(tn_sub(tn_select(in, x, zero), top)); /* rows of no sequence: no infinities, also in gradients */
     tn_tensor sum = tn_select(in, tn_gather(tn_segment(e, ids, n, TN_SCATTER_ADD), ids, 0), nn_scalar(x, 1));
@@ -86,7 +85,7 @@ tn_tensor tn_ragged_seen(tn_tensor offsets, int64_t length) {
     tn_shape s;
     int64_t n;
     if (!is_ragged(offsets, offsets, fn, &s, &n)) return poisoned(offsets);
-    if (length < 0) return nn_fail(offsets.graph, TN_ERR_INVAL, "%s: length is %lld", fn, (long long)length);
+    if (!nn_is_size(length)) return nn_fail(offsets.graph, TN_ERR_INVAL, "%s: length is %lld", fn, (long long)length);
     tn_tensor at = tn_iota(offsets.graph, TN_I64, TN_DIMS(n, length), 1);
     return tn_lt(at, column(lengths(offsets, n), 2));
 }
@@ -96,14 +95,14 @@ tn_tensor tn_ragged_pad(tn_tensor x, tn_tensor offsets, int64_t length, double v
     tn_shape s, out;
     int64_t n;
     if (!is_ragged(x, offsets, fn, &s, &n)) return poisoned(x);
-    if (length < 0 || s.rank == TN_MAX_RANK)
+    if (!nn_is_size(length) || s.rank == TN_MAX_RANK)
         return nn_fail(x.graph, TN_ERR_SHAPE, "%s: rows of rank %d as sequences of length %lld", fn, s.rank, (long long)length);
     out.rank = s.rank + 1, out.dim[0] = n, out.dim[1] = length;
     for (int i = 1; i < s.rank; i++) out.dim[i + 1] = s.dim[i];
     tn_tensor none = tn_full(x.graph, tn_tensor_dtype(x), out, value);
     if (s.dim[0] == 0 || n == 0 || length == 0) return none;
     tn_tensor at = tn_add(tn_iota(x.graph, TN_I64, TN_DIMS(n, length), 1), column(bound(offsets, n, 0), 2));
-    tn_tensor y = tn_reshape(tn_gather(x, tn_reshape(at, TN_DIMS(n * length)), 0), out);
+    tn_tensor y = tn_reshape(tn_gather(x, tn_reshape(at, TN_DIMS(nn_times(x.graph, n, length))), 0), out);
     return tn_select(column(tn_ragged_seen(offsets, length), out.rank), y, none);
 }
 
@@ -112,7 +111,7 @@ tn_tensor tn_ragged_rows(tn_tensor padded, tn_tensor offsets, int64_t n_rows) {
     tn_shape s, out;
     int64_t n;
     if (!is_ragged(padded, offsets, fn, &s, &n)) return poisoned(padded);
-    if (s.rank < 2 || s.dim[0] != n || n_rows < 0)
+    if (s.rank < 2 || s.dim[0] != n || !nn_is_size(n_rows))
         return nn_fail(padded.graph, TN_ERR_SHAPE, "%s: rank %d and %lld sequences for %lld offsets and %lld rows", fn, s.rank,
                        (long long)s.dim[0], (long long)n + 1, (long long)n_rows);
     out.rank = s.rank - 1, out.dim[0] = n_rows;
@@ -121,12 +120,11 @@ tn_tensor tn_ragged_rows(tn_tensor padded, tn_tensor offsets, int64_t n_rows) {
     if (n == 0 || s.dim[1] == 0 || n_rows == 0) return none;
     tn_graph *g = padded.graph;
     tn_tensor ids = tn_segment_ids(offsets, n_rows), first = tn_gather(tn_cast(offsets, TN_I64), ids, 0);
-    tn_tensor at = tn_sub(tn_iota(g, TN_I64, TN_DIMS(n_rows), 0), first),
-              size = tn_full(g, TN_I64, TN_SCALAR, (double)s.dim[1]);
-    tn_tensor in = tn_and(tn_lt(ids, tn_full(g, TN_I64, TN_SCALAR, (double)n)), tn_lt(at, size));
+    tn_tensor at = tn_sub(tn_iota(g, TN_I64, TN_DIMS(n_rows), 0), first), size = nn_size_like(at, s.dim[1]);
+    tn_tensor in = tn_and(tn_lt(ids, nn_size_like(ids, n)), tn_lt(at, size));
     tn_shape flat = out;
-    flat.dim[0] = n * s.dim[1];
-    tn_tensor y = tn_gather(tn_reshape(padded, flat), tn_add(tn_mul_scalar(ids, (double)s.dim[1]), at), 0);
+    flat.dim[0] = nn_times(g, n, s.dim[1]);
+    tn_tensor y = tn_gather(tn_reshape(padded, flat), tn_add(nn_by_size(ids, s.dim[1]), at), 0);
     return tn_select(column(in, out.rank), y, none);
 }
 
@@ -141,7 +139,7 @@ tn_tensor tn_ragged_attention(tn_tensor q, tn_tensor k, tn_tensor v, tn_tensor q
     int64_t n, nk;
     if (!nn_check(q, fn, 3, &s) || !nn_check(k, fn, 3, &ks) || !nn_check(v, fn, 3, &vs)) return poisoned(q);
     if (!is_ragged(q, q_offsets, fn, &s, &n) || !is_ragged(k, k_offsets, fn, &ks, &nk)) return poisoned(q);
-    if (n != nk || s.rank != 3 || ks.rank != 3 || vs.rank != 3 || ks.dim[0] != vs.dim[0] || length < 1)
+    if (n != nk || s.rank != 3 || ks.rank != 3 || vs.rank != 3 || ks.dim[0] != vs.dim[0] || nn_least(q.graph, length) < 1)
         return nn_fail(q.graph, TN_ERR_SHAPE,
                        "%s: %lld sequences of queries and %lld of keys, %lld keys and %lld values, ranks %d, %d and %d, length "
                        "%lld: expected as many, rank 3, and a length of 1 or more",

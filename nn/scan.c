@@ -46,12 +46,6 @@ static tn_tensor first(tn_tensor x, int axis, int64_t n) {
     return tn_slice(x, start, s.dim, NULL, s.rank);
 }
 
-/* Of sizes, which may be handles; immediate graphs have none, and refuse to calculate with them. */
-static int64_t times(tn_graph *g, int64_t x, int64_t y) {
-    int64_t p;
-    return x >= 0 && y >= 0 && !__builtin_mul_overflow(x, y, &p) ? p : tn_dim_mul(g, x, y);
-}
-
 /* Each element of the last axis but one of x [outer,blocks,size,inner] with those before it in its block, or only these:
  * through windows that move by one, or, where too few elements lie side by side for vectors of them, through all of the block
  * and a mask. */
@@ -65,7 +59,7 @@ static tn_tensor within_blocks(tn_tensor x, const scan *k, int64_t size, bool be
             &last, 1, 0);
     tn_tensor to = tn_iota(x.graph, TN_I32, TN_DIMS(size, size, 1), 0),
               at = tn_iota(x.graph, TN_I32, TN_DIMS(size, size, 1), 1);
-    tn_tensor all = tn_reshape(x, TN_DIMS(times(x.graph, s.dim[0], s.dim[1]), 1, size, s.dim[3]));
+    tn_tensor all = tn_reshape(x, TN_DIMS(nn_times(x.graph, s.dim[0], s.dim[1]), 1, size, s.dim[3]));
     all = tn_select(before ? tn_lt(at, to) : tn_le(at, to), all, nn_scalar(x, nn_identity(tn_tensor_dtype(x), k->identity)));
     return tn_reshape(k->reduce(all, &axis, 1, 0), s);
 }
@@ -94,11 +88,18 @@ static tn_tensor scan_middle(tn_tensor x, const scan *k, int64_t unit, bool befo
 
 static tn_tensor scan_axis(tn_tensor x, int axis, const scan *k, tn_cumulative_opts opts) {
     tn_shape s = tn_tensor_shape(x), flat = { 3, { 1, s.dim[axis], 1 } };
-    int64_t a = axis;
+    int64_t a = axis, n = s.dim[axis], most = nn_most(x.graph, n);
+    if (n < 0) { /* a run gives the size: up to the most that it may be, behind what there is */
+        bool reverse = opts.reverse != 0;
+        opts.reverse = 0;
+        x = edged(reverse ? tn_flip(x, &a, 1) : x, k, axis, 0, nn_plus(x.graph, nn_times(x.graph, n, -1), most));
+        x = first(scan_axis(x, axis, k, opts), axis, n);
+        return reverse ? tn_flip(x, &a, 1) : x;
+    }
     if (k->mode == TN_SCAN_MIN && tn_tensor_dtype(x) == TN_I64)
         return nn_complement(scan_axis(nn_complement(x), axis, &kinds[TN_SCAN_MAX], opts));
     for (int i = 0; i < s.rank; i++)
-        if (i != axis) flat.dim[i < axis ? 0 : 2] = times(x.graph, flat.dim[i < axis ? 0 : 2], s.dim[i]);
+        if (i != axis) flat.dim[i < axis ? 0 : 2] = nn_times(x.graph, flat.dim[i < axis ? 0 : 2], s.dim[i]);
     if (opts.reverse) x = tn_flip(x, &a, 1);
     if (opts.exclusive && s.dim[axis] > 0) x = edged(first(x, axis, s.dim[axis] - 1), k, axis, 1, 0);
     x = tn_reshape(scan_middle(tn_reshape(x, flat), k, 0, false), s);
@@ -110,7 +111,6 @@ static tn_tensor cumulative(tn_tensor x, const char *fn, int axis, tn_scan_mode 
     tn_dtype t = tn_tensor_dtype(x);
     if (!nn_axis(x, fn, axis, &a)) return (tn_tensor){ x.graph, 0 };
     if ((unsigned)mode > TN_SCAN_MIN) return nn_fail(x.graph, TN_ERR_INVAL, "%s: there is no mode %d", fn, (int)mode);
-    if (tn_tensor_shape(x).dim[a] < 0) return nn_fail(x.graph, TN_ERR_UNSUPPORTED, "%s: axis %d has a range of sizes", fn, a);
     bool half = t == TN_F16 || t == TN_BF16;
     tn_tensor y = scan_axis(half ? tn_cast(x, TN_F32) : x, a, &kinds[mode], opts);
     return half ? tn_cast(y, t) : y;

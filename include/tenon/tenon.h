@@ -236,6 +236,8 @@ TN_API int64_t tn_dim_floor_div(tn_graph *g, int64_t x, int64_t y); /* y: at lea
 TN_API int64_t tn_dim_ceil_div(tn_graph *g, int64_t x, int64_t y);
 TN_API int64_t tn_dim_min(tn_graph *g, int64_t x, int64_t y);
 TN_API int64_t tn_dim_max(tn_graph *g, int64_t x, int64_t y);
+TN_API tn_status tn_dim_range(tn_graph *g, int64_t x, int64_t *out_lo, int64_t *out_hi); /* between which all values are */
+TN_API tn_tensor tn_dim_value(tn_graph *g, int64_t x);                                   /* i64[]: what the run gives */
 
 TN_API tn_graph *tn_graph_new(tn_ctx *ctx, const char *name); /* NULL when out of memory */
 /* A graph in which every builder computes its result before it returns (immediate mode): tn_tensor_read works at once, inputs

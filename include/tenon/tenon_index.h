@@ -6,8 +6,8 @@
  * how many there are. Places behind the count hold what the builder's comment says; when the count is above `most`, the first
  * `most` are there and nothing is written beyond.
  *
- * Errors: as for all builders, the first one stays in the graph and the result is poisoned. Sizes must be numbers, not ranges
- * (tn_dim). */
+ * Sizes may be dims (tn_dim), `most`, lengths and counts of rows, too. Errors: as for all builders, the first one stays in the
+ * graph and the result is poisoned. */
 #ifndef TENON_INDEX_H
 #define TENON_INDEX_H
 

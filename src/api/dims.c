@@ -44,14 +44,15 @@ static val build_dim(graph *g, const val *in, void *args) {
     return 0;
 }
 
+static void check_handle(graph *g, ext e, int operand) {
+    if (ext_is_lit(e)) return;
+    if (!g->params || ext_index(e) >= g->params->at.n) FAIL(g, TN_ERR_INVAL, "operand %d is no dim of this graph", operand);
+}
 static val build_arithmetic(graph *g, const val *in, void *args) {
     dim_args *a = args;
     exts *t = graph_params(g);
     (void)in;
-    for (int i = 0; i < 2; i++) {
-        ext e = i ? a->y : a->x;
-        if (!ext_is_lit(e) && ext_index(e) >= t->at.n) FAIL(g, TN_ERR_INVAL, "operand %d is no dim of this graph", i);
-    }
+    check_handle(g, a->x, 0), check_handle(g, a->y, 1);
     a->out = a->fn(t, a->x, a->y);
     if (t->problem) FAIL(g, TN_ERR_INVAL, "%s", t->problem);
     return 0;
@@ -81,6 +82,35 @@ ARITHMETIC(tn_dim_floor_div, ext_floor_div)
 ARITHMETIC(tn_dim_ceil_div, ext_ceil_div)
 ARITHMETIC(tn_dim_min, ext_min)
 ARITHMETIC(tn_dim_max, ext_max)
+
+/* ---- as values ---- */
+
+static val build_range(graph *g, const val *in, void *args) {
+    dim_args *a = args;
+    (void)in;
+    check_handle(g, a->x, 0);
+    a->lo = ext_lo(g->params, a->x), a->hi = ext_hi(g->params, a->x);
+    return 0;
+}
+tn_status tn_dim_range(tn_graph *g, int64_t x, int64_t *out_lo, int64_t *out_hi) {
+    dim_args a = { .x = x, .lo = x, .hi = x };
+    if (!g) return TN_ERR_INVAL;
+    if (!ext_is_lit(x)) api_build(g, &(call){ .name = "tn_dim_range" }, build_range, &a);
+    if (out_lo) *out_lo = a.lo;
+    if (out_hi) *out_hi = a.hi;
+    return tn_graph_status(g);
+}
+
+val api_dim_value(graph *g, ext e) {
+    if (ext_is_lit(e)) return graph_splat(g, TN_I64, 0, NULL, (double)e);
+    return graph_reshape(g, graph_reduce(g, OP_sum, graph_splat(g, TN_I64, 1, &e, 1), 1), 0, NULL);
+}
+static val build_value(graph *g, const val *in, void *args) {
+    (void)in;
+    check_handle(g, *(const ext *)args, 0);
+    return api_dim_value(g, *(const ext *)args);
+}
+tn_tensor tn_dim_value(tn_graph *g, int64_t x) { return api_build(g, &(call){ .name = "tn_dim_value" }, build_value, &x); }
 
 /* ---- of programs ---- */
 
