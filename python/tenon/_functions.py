@@ -5,6 +5,7 @@ Those that take arrays also work on arrays alone, outside of any graph: then the
 from __future__ import annotations
 
 import builtins
+import ctypes
 import functools
 from typing import Any, Callable, Optional, Sequence, TypeVar
 
@@ -345,6 +346,17 @@ def scatter_add(base: ArrayLike, index: ArrayLike, updates: ArrayLike, axis: int
 
 
 @on_arrays
+def scatter(base: ArrayLike, index: ArrayLike, updates: ArrayLike, axis: int = 0, mode: str = "set") -> Any:
+    """base combined with updates at index along an axis, as put_along_axis does it; an index out of range is skipped."""
+    code, graph = _mode(mode), graph_of(base, index, updates)
+    assert graph is not None
+    b, u = together(graph, base, updates)
+    i = as_tensor(index, graph)
+    graph.at()
+    return graph.wrap(lib.tn_scatter(b._t, i._t, u._t, axis, code))
+
+
+@on_arrays
 def scatter_set(base: ArrayLike, index: ArrayLike, updates: ArrayLike, axis: int = 0) -> Any:
     """base with updates written at index along an axis, the last of several in one place; an index out of range is skipped."""
     graph = graph_of(base, index, updates)
@@ -421,6 +433,85 @@ def cumsum(x: ArrayLike, axis: int) -> Any:
 @on_arrays
 def cumprod(x: ArrayLike, axis: int) -> Any:
     return tensor(x).cumprod(axis)
+
+
+# ---- order and places -----------------------------------------------------------------------------------------------------
+
+
+@on_arrays
+def sort(x: ArrayLike, axis: int = -1, descending: bool = False) -> Any:
+    """In order along an axis; equal values keep theirs, NaNs are the largest."""
+    x = tensor(x)
+    return x.graph.wrap(lib.tn_sort(x._at(), axis, descending))
+
+
+@on_arrays
+def argsort(x: ArrayLike, axis: int = -1, descending: bool = False) -> Any:
+    """int64: where the values of sort stood."""
+    x = tensor(x)
+    return x.graph.wrap(lib.tn_argsort(x._at(), axis, descending))
+
+
+@on_arrays
+def top_k(x: ArrayLike, k: int, axis: int = -1, largest: bool = True) -> Any:
+    """The k largest (or smallest) along an axis, in order, and where they stood."""
+    x, index = tensor(x), _abi.tn_tensor()
+    values = lib.tn_top_k(x._at(), k, axis, largest, ctypes.byref(index))
+    return x.graph.wrap(values), x.graph.wrap(index)
+
+
+@on_arrays
+def take_along_axis(x: ArrayLike, index: ArrayLike, axis: int = -1) -> Any:
+    """For each index, the element of its own row: x[index[i, j], j] for axis 0. Indices are clamped."""
+    x = tensor(x, index)
+    return x.graph.wrap(lib.tn_take_along(x._at(), as_tensor(index, x.graph)._t, axis))
+
+
+_MODES = {"add": 0, "set": 1, "mul": 2, "max": 3, "min": 4}
+
+
+def _mode(name: str) -> int:
+    if name not in _MODES:
+        raise ValueError(f"mode {name!r}: expected one of {', '.join(_MODES)}")
+    return _MODES[name]
+
+
+@on_arrays
+def put_along_axis(base: ArrayLike, index: ArrayLike, updates: ArrayLike, axis: int = -1, mode: str = "set") -> Any:
+    """base with each update at its index along an axis: base[index[i, j], j] for axis 0 is set to updates[i, j], or combined with it
+    (mode: set, add, mul, max, min). An index out of range is skipped."""
+    code, graph = _mode(mode), graph_of(base, index, updates)
+    assert graph is not None
+    b, u = together(graph, base, updates)
+    i = as_tensor(index, graph)
+    graph.at()
+    return graph.wrap(lib.tn_put_along(b._t, i._t, u._t, axis, code))
+
+
+@on_arrays
+def searchsorted(sorted: ArrayLike, values: ArrayLike, side: str = "left") -> Any:
+    """int64: how many of the sorted values (along the last axis) stand before each value."""
+    graph = graph_of(sorted, values)
+    assert graph is not None
+    a, v = together(graph, sorted, values)
+    graph.at()
+    return graph.wrap(lib.tn_searchsorted(a._t, v._t, side == "right"))
+
+
+@on_arrays
+def unique(x: ArrayLike, size: int) -> Any:
+    """The different values, rising: the first `size` of them, with zeros behind the last; and how many there are."""
+    x, count = tensor(x), _abi.tn_tensor()
+    values = lib.tn_unique(x._at(), size, ctypes.byref(count), None, None)
+    return x.graph.wrap(values), x.graph.wrap(count)
+
+
+@on_arrays
+def nonzero(x: ArrayLike, size: int) -> Any:
+    """int64[size, axes]: places of what is not 0, in the order of memory, with -1 behind the last; and how many there are."""
+    x, count = tensor(x), _abi.tn_tensor()
+    places = lib.tn_nonzero(x._at(), size, ctypes.byref(count))
+    return x.graph.wrap(places), x.graph.wrap(count)
 
 
 # ---- random numbers -------------------------------------------------------------------------------------------------------

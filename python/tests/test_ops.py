@@ -227,6 +227,37 @@ class Reductions(unittest.TestCase):
 
 
 class Shapes(unittest.TestCase):
+    def test_order_and_places(self):
+        x = np.random.default_rng().standard_normal((3, 8)).astype(np.float32)
+        x[0, 2] = np.nan
+        np.testing.assert_array_equal(tenon.sort(x), np.sort(x))
+        np.testing.assert_array_equal(tenon.sort(x, 0, descending=True), np.sort(x, 0)[::-1])  # NaNs are the largest
+        np.testing.assert_array_equal(tenon.argsort(x, axis=1), np.argsort(x, 1, kind="stable"))
+        values, index = tenon.top_k(x[1:], 3)
+        np.testing.assert_array_equal(values, np.sort(x[1:])[:, :-4:-1])
+        np.testing.assert_array_equal(tenon.take_along_axis(x[1:], index, -1), values)
+        np.testing.assert_array_equal(tenon.top_k(x[1:], 2, axis=0, largest=False)[0], np.sort(x[1:], 0)[:2])
+        base, at, updates = np.ones((4, 3), np.float32), np.array([[0, 3, 1], [0, 2, 7]]), np.arange(6, dtype=np.float32).reshape(2, 3)
+        want = base.copy()
+        np.add.at(want, (at[:, :2], np.arange(2)), updates[:, :2]), np.add.at(want, (at[:1, 2], [2]), updates[:1, 2])
+        np.testing.assert_array_equal(tenon.put_along_axis(base, at, updates, 0, mode="add"), want)
+        np.testing.assert_array_equal(tenon.scatter(base, np.array([1, 3, 9]), updates[:, :1].repeat(3, 1)[[0, 1, 1]] * 2, mode="max"),
+                                      np.where(np.arange(4)[:, None] == 3, 6, base))
+        with self.assertRaises(ValueError):
+            tenon.scatter(base, np.array([0]), base[:1], mode="mean")
+        rising = np.array([0, 1, 1, 5], np.float32)
+        for side in ("left", "right"):
+            np.testing.assert_array_equal(tenon.searchsorted(rising, np.array([-1, 1, 6], np.float32), side),
+                                          np.searchsorted(rising, [-1, 1, 6], side))
+        few = np.array([[3, 1, 3], [0, 1, 7]], np.int32)
+        values, count = tenon.unique(few, 6)
+        self.assertEqual(count, 4)
+        np.testing.assert_array_equal(values, [0, 1, 3, 7, 0, 0])
+        places, count = tenon.nonzero(few, 6)
+        self.assertEqual(count, 5)
+        np.testing.assert_array_equal(places[:5], np.argwhere(few))
+        np.testing.assert_array_equal(places[5], [-1, -1])
+
     def test_indexing(self):
         x = draw((4, 5, 6))
         idx = np.array([[0, -1], [2, 1]])

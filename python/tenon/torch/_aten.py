@@ -20,6 +20,7 @@ import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch.fx import Node
 
+from .. import _abi
 from .. import _functions as F
 from .. import nn
 from .._core import Graph, Tensor, as_tensor, build as build_op, lib, where
@@ -51,7 +52,7 @@ def decompositions() -> dict:
         aten.smooth_l1_loss, aten.smooth_l1_loss_backward, aten.huber_loss, aten.huber_loss_backward, aten.binary_cross_entropy_with_logits,
         aten.native_dropout_backward, aten.embedding_dense_backward, aten.slice_backward, aten.select_backward,
         aten.addcmul, aten.addcdiv, aten.lerp, aten.rsub, aten.stack, aten.std, aten.std_mean, aten.logsumexp, aten.log_sigmoid_forward,
-        aten.log_sigmoid_backward, aten.upsample_nearest2d, aten.upsample_bilinear2d, aten.t, aten.unsafe_chunk, aten.linalg_vector_norm,
+        aten.log_sigmoid_backward, aten.upsample_nearest2d, aten.upsample_bilinear2d, aten.diagonal, aten.max_pool3d_with_indices, aten.t, aten.unsafe_chunk, aten.linalg_vector_norm,
         aten._fused_rms_norm, aten.rms_norm, aten.roll, aten.tril, aten.triu, aten.masked_fill, aten.baddbmm, aten.squeeze,
     ]))
     for op in [*KEPT, *(target for target in OPS if target not in FORMS)]:
@@ -910,10 +911,10 @@ OPS[aten.hardtanh_backward.default] = _gradient(lambda g, x, lo, hi: where((x <=
 # ---- pooling --------------------------------------------------------------------------------------------------------------
 
 
-def _windows(x: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool, fill: float) -> tuple[Tensor, list, list, list]:
+def _windows(x: Tensor, kernel: list, stride: Any, padding: Any, dilation: Any, ceil: bool, fill: float) -> tuple[Tensor, list, list, list]:
     """x[..,spatial] -> [..,positions,kernel], and kernel, stride and padding as lists. ceil: windows may hang over the end."""
-    n = 2
-    kernel, padding, dilation = _pair(kernel, n), _pair(padding, n), _pair(dilation, n)
+    n = len(kernel)
+    padding, dilation = _pair(padding, n), _pair(dilation, n)
     stride = _pair(stride, n) if stride else kernel
     first = x.ndim - n
     border = []
@@ -927,13 +928,13 @@ def _windows(x: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, c
         border.append((p, p + more))
     if any(a or b for a, b in border):
         x = x.pad([(0, 0)] * first + border, fill)
-    return F.window(x, [first, first + 1], kernel, stride, dilation), kernel, stride, padding
+    return F.window(x, list(range(first, x.ndim)), kernel, stride, dilation), kernel, stride, padding
 
 
 @op(aten.max_pool2d_with_indices.default)
 def _max_pool(node: Node, graph: Graph, x: Tensor, kernel: Any, stride: Any = (), padding: Any = (0,), dilation: Any = (1,),
               ceil: bool = False) -> tuple:
-    v, kernel, stride, padding = _windows(x, kernel, stride, padding, dilation, ceil, -math.inf)
+    v, kernel, stride, padding = _windows(x, _pair(kernel, 2), stride, padding, dilation, ceil, -math.inf)
     dilation = _pair(dilation, 2)
     flat = v.reshape(v.shape[:-2] + (kernel[0] * kernel[1],))
     at = flat.argmax(-1)
@@ -962,38 +963,44 @@ def _max_pool_backward(node: Node, graph: Graph, g: Tensor, x: Tensor, kernel: A
     return F.scatter_add(zeros, at.flatten(), g.flatten(), 0).reshape(x.shape)
 
 
-def _average(x: Tensor, kernel: Any, stride: Any = (), padding: Any = (0,), ceil: bool = False, count_padding: bool = True,
+def _average(x: Tensor, n: int, kernel: Any, stride: Any = (), padding: Any = (0,), ceil: bool = False, count_padding: bool = True,
              divisor: Optional[int] = None) -> Tensor:
+    """Over the last n axes."""
+    axes = tuple(range(-n, 0))
+
     def total(t: Tensor) -> Tensor:
         v, *_ = _windows(t, kernel, stride, padding, (1,), ceil, 0)
-        return v.sum((-2, -1))
-    kernel = _pair(kernel, 2)
+        return v.sum(axes)
+    kernel = _pair(kernel, n)
     if divisor is not None:
         return total(x) / divisor
     if count_padding and not ceil:
-        return total(x) / (kernel[0] * kernel[1])
-    ones = x.graph.full(x.shape[-2:], 1, x.dtype)
+        return total(x) / math.prod(kernel)
+    ones = x.graph.full(x.shape[-n:], 1, x.dtype)
     if count_padding:
-        p = _pair(padding, 2)
-        ones = x.graph.full((x.shape[-2] + 2 * p[0], x.shape[-1] + 2 * p[1]), 1, x.dtype)
+        ones = x.graph.full(tuple(d + 2 * p for d, p in zip(x.shape[-n:], _pair(padding, n))), 1, x.dtype)
         v, *_ = _windows(ones, kernel, stride, (0,), (1,), ceil, 0)
-        return total(x) / v.sum((-2, -1))
+        return total(x) / v.sum(axes)
     return total(x) / total(ones)
 
 
-@op(aten.avg_pool2d.default)
+def _axes_of_pool(node: Node) -> int:
+    return 3 if "3d" in str(node.target) else 2
+
+
+@op(aten.avg_pool2d.default, aten.avg_pool3d.default)
 def _avg_pool(node: Node, graph: Graph, x: Tensor, *args: Any) -> Tensor:
-    return _average(x, *args)
+    return _average(x, _axes_of_pool(node), *args)
 
 
-@op(aten.avg_pool2d_backward.default)
+@op(aten.avg_pool2d_backward.default, aten.avg_pool3d_backward.default)
 def _avg_pool_backward(node: Node, graph: Graph, g: Tensor, x: Tensor, *args: Any) -> Tensor:
-    return _pull_back(graph, lambda t: _average(t, *args), (x,), g, [True])[0]
+    return _pull_back(graph, lambda t: _average(t, _axes_of_pool(node), *args), (x,), g, [True])[0]
 
 
 def _adaptive(x: Tensor, size: Sequence[int]) -> Tensor:
     """Means of windows from floor(i d / n) to ceil((i + 1) d / n): a contraction with their weights along each axis."""
-    for axis, n in zip((x.ndim - 2, x.ndim - 1), size):
+    for axis, n in zip(range(x.ndim - len(size), x.ndim), size):
         d = x.shape[axis]
         weights = np.zeros((d, n), x.dtype.numpy or np.float32)
         for i in range(n):
@@ -1004,14 +1011,14 @@ def _adaptive(x: Tensor, size: Sequence[int]) -> Tensor:
     return x
 
 
-@op(aten._adaptive_avg_pool2d.default)
+@op(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
 def _adaptive_avg_pool(node: Node, graph: Graph, x: Tensor, size: Sequence[int]) -> Tensor:
     return _adaptive(x, size)
 
 
-@op(aten._adaptive_avg_pool2d_backward.default)
+@op(aten._adaptive_avg_pool2d_backward.default, aten._adaptive_avg_pool3d_backward.default)
 def _adaptive_avg_pool_backward(node: Node, graph: Graph, g: Tensor, x: Tensor) -> Tensor:
-    return _pull_back(graph, lambda t: _adaptive(t, g.shape[-2:]), (x,), g, [True])[0]
+    return _pull_back(graph, lambda t: _adaptive(t, g.shape[-_axes_of_pool(node):]), (x,), g, [True])[0]
 
 
 # ---- gathering ------------------------------------------------------------------------------------------------------------
@@ -1067,6 +1074,44 @@ def _scatter_add(node: Node, graph: Graph, x: Tensor, dim: int, index: Tensor, s
     return F.scatter_add(x.flatten(), flat, source.flatten(), 0).reshape(x.shape)
 
 
+def _places_along(graph: Graph, x: Tensor, dim: int, index: Tensor) -> Tensor:
+    """Places in x, as one axis, of what scatters along an axis write."""
+    at = [index if a == dim % x.ndim else graph.iota(index.shape, a) for a in range(x.ndim)]
+    return _flat_index(graph, x.shape, range(x.ndim), at).flatten()
+
+
+@op(aten.scatter.src)
+def _scatter_source(node: Node, graph: Graph, x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    source = source[tuple(slice(0, d) for d in index.shape)].astype(x.dtype)
+    return F.scatter_set(x.flatten(), _places_along(graph, x, dim, index), source.flatten(), 0).reshape(x.shape)
+
+
+FORMS[aten.scatter.src] = lambda node: node.args[0].meta["val"].ndim > 0
+_REDUCTIONS = {"sum": ("add", 0), "prod": ("mul", 1), "amax": ("max", None), "amin": ("min", None), "mean": ("add", 0)}
+
+
+@op(aten.scatter_reduce.two)
+def _scatter_reduce(node: Node, graph: Graph, x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *,
+                    include_self: bool = True) -> Tensor:
+    """Where nothing is written x stays; else what is written there is reduced, with x if include_self."""
+    mode, first = _REDUCTIONS[reduce]
+    source = source[tuple(slice(0, d) for d in index.shape)].flatten()
+    at, base = _places_along(graph, x, dim, index), x.flatten()
+    count = F.scatter_add(graph.full(base.shape, 0, int32), at, graph.full(at.shape, 1, int32), 0)
+    if not include_self:
+        lowest = -math.inf if reduce == "amax" else math.inf
+        base = where(count > 0, lowest if first is None else first, base).astype(x.dtype)
+    y = F.scatter(base, at, source, 0, mode)
+    if reduce == "mean":
+        n = count + 1 if include_self else where(count > 0, count, 1)
+        y = y / n.astype(x.dtype)
+    return y.reshape(x.shape)
+
+
+FORMS[aten.scatter_reduce.two] = lambda node: (node.args[0].meta["val"].ndim > 0 and result_dtype(node).kind == "f" and
+                                               node.args[0].meta["val"].dtype == node.args[3].meta["val"].dtype)
+
+
 @op(aten.scatter.value)
 def _scatter_value(node: Node, graph: Graph, x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     """x with one value at the positions: those that are hit at least once have it."""
@@ -1106,9 +1151,128 @@ def _index_put(node: Node, graph: Graph, x: Tensor, indices: Sequence[Optional[T
     rows, flat, dims, shape = _index_places(graph, x, indices)
     wanted = x.shape[: dims[0]] + tuple(shape) + x.shape[dims[-1] + 1:]
     values = values.astype(x.dtype).broadcast_to(wanted)
-    return F.scatter_add(rows, flat, values, dims[0]).reshape(x.shape)
+    return F.scatter(rows, flat, values, dims[0], "add" if accumulate else "set").reshape(x.shape)
 
 
+@op(aten.masked_scatter.default)
+def _masked_scatter(node: Node, graph: Graph, x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """The n-th place of the mask gets the n-th element of source."""
+    mask = mask.broadcast_to(x.shape).flatten()
+    at = mask.astype(int64).cumsum(0) - 1
+    return where(mask, source.flatten().take(at), x.flatten()).reshape(x.shape)
+
+
+FORMS[aten.masked_scatter.default] = lambda node: node.args[2].meta["val"].numel() != 0
+
+
+@op(aten.topk.default)
+def _topk(node: Node, graph: Graph, x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple:
+    return F.top_k(x, k, dim, largest)
+
+
+@op(aten.sort.default, aten.sort.stable)
+def _sort(node: Node, graph: Graph, x: Tensor, dim: int = -1, descending: bool = False, *, stable: Any = None) -> tuple:
+    index = F.argsort(x, dim, descending)
+    return F.take_along_axis(x, index, dim), index
+
+
+FORMS[aten.topk.default] = FORMS[aten.sort.default] = FORMS[aten.sort.stable] = lambda node: node.args[0].meta["val"].ndim > 0
+
+
+@op(aten._cdist_forward.default)
+def _cdist(node: Node, graph: Graph, a: Tensor, b: Tensor, p: float, *_: Any) -> Tensor:
+    """Distances of rows: the p-norm of a[..,i,:] - b[..,j,:]."""
+    d = (a.expand_dims(-2) - b.expand_dims(-3)).abs()
+    if p == math.inf:
+        return d.max(-1)
+    return (d * d).sum(-1).sqrt() if p == 2 else d.sum(-1) if p == 1 else (d ** p).sum(-1) ** (1 / p)
+
+
+@op(aten._cdist_backward.default)
+def _cdist_backward(node: Node, graph: Graph, g: Tensor, a: Tensor, b: Tensor, p: float, distance: Tensor) -> Tensor:
+    """Of a; no direction where the distance is 0."""
+    d, g, distance = a.expand_dims(-2) - b.expand_dims(-3), g.expand_dims(-1), distance.expand_dims(-1)
+    there = where(distance == 0, 1, distance)
+    if p == math.inf:
+        each = where(d.abs() == distance, d.sign(), 0)
+    elif p in (1, 2):
+        each = d.sign() if p == 1 else d / there
+    else:
+        each = d.sign() * (d.abs() / there) ** (p - 1)
+    return where(distance == 0, 0, g * each).sum(-2)
+
+
+@op(aten._trilinear.default)
+def _trilinear(node: Node, graph: Graph, a: Tensor, b: Tensor, c: Tensor, expand1: Sequence[int], expand2: Sequence[int],
+               expand3: Sequence[int], sumdim: Sequence[int], unroll_dim: int = 1) -> Tensor:
+    for axes, at in ((expand1, 0), (expand2, 1), (expand3, 2)):
+        for axis in sorted(axes):
+            a, b, c = [t.expand_dims(axis) if i == at else t for i, t in enumerate((a, b, c))]
+    return (a * b * c).sum(tuple(sumdim))
+
+
+@op(aten.diagonal_scatter.default)
+def _diagonal_scatter(node: Node, graph: Graph, x: Tensor, source: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    at = np.arange(x.size).reshape(x.shape).diagonal(offset, dim1, dim2)
+    return F.scatter_set(x.flatten(), graph.constant(at.flatten()), source.astype(x.dtype).flatten(), 0).reshape(x.shape)
+
+
+FORMS[aten.diagonal_scatter.default] = lambda node: all(isinstance(d, int) for d in node.args[0].meta["val"].shape)
+
+
+@op(aten.masked_scatter_backward.default)
+def _masked_scatter_backward(node: Node, graph: Graph, g: Tensor, mask: Tensor, sizes: Sequence[int]) -> Tensor:
+    mask = mask.broadcast_to(g.shape).flatten()
+    at = where(mask, mask.astype(int64).cumsum(0) - 1, -1)  # which is skipped
+    return F.scatter_add(graph.full((math.prod(sizes),), 0, g.dtype), at, g.flatten(), 0).reshape(tuple(sizes))
+
+
+_SAMPLING = (2, 0, 3)  # linear, nearest, cubic
+
+
+def _sampled(x: Tensor, grid: Tensor, mode: int, border: int, corners: bool) -> Tensor:
+    """Images are [N,C,H,W]; modes and borders as PyTorch numbers them."""
+    options = _abi.tn_nn_grid_opts(mode=_SAMPLING[mode], padding=border, align_corners=corners)
+    y = lib.tn_nn_grid_sample(x.transpose([0, 2, 3, 1])._at(), grid._t, options)
+    return x.graph.wrap(y).transpose([0, 3, 1, 2])
+
+
+@op(aten.grid_sampler_2d.default)
+def _grid_sample(node: Node, graph: Graph, x: Tensor, grid: Tensor, mode: int, border: int, corners: bool) -> Tensor:
+    return _sampled(x, grid, mode, border, corners)
+
+
+@op(aten.grid_sampler_2d_backward.default)
+def _grid_sample_backward(node: Node, graph: Graph, g: Tensor, x: Tensor, grid: Tensor, mode: int, border: int, corners: bool,
+                          wanted: Sequence[bool]) -> tuple:
+    return tuple(_pull_back(graph, lambda x, grid: _sampled(x, grid, mode, border, corners), (x, grid), g, wanted))
+
+
+def _edges(x: Tensor, border: Sequence[int]) -> Tensor:
+    for i in range(len(border) // 2):
+        x = x.graph.wrap(lib.tn_nn_pad(x._at(), -1 - i, border[2 * i], border[2 * i + 1], 0))
+    return x
+
+
+@op(aten.replication_pad1d.default, aten.replication_pad2d.default, aten.replication_pad3d.default)
+def _replication_pad(node: Node, graph: Graph, x: Tensor, border: Sequence[int]) -> Tensor:
+    return _edges(x, border)
+
+
+@op(aten.replication_pad1d_backward.default, aten.replication_pad2d_backward.default, aten.replication_pad3d_backward.default)
+def _replication_pad_backward(node: Node, graph: Graph, g: Tensor, x: Tensor, border: Sequence[int]) -> Tensor:
+    return _pull_back(graph, lambda t: _edges(t, border), (x,), g, [True])[0]
+
+
+def _edges_form(at: int) -> Callable[[Node], bool]:
+    return lambda node: min(node.args[at]) >= 0
+
+
+for _pad in (aten.replication_pad1d, aten.replication_pad2d, aten.replication_pad3d):
+    FORMS[_pad.default] = _edges_form(1)
+for _pad in (aten.replication_pad1d_backward, aten.replication_pad2d_backward, aten.replication_pad3d_backward):
+    FORMS[_pad.default] = _edges_form(2)
+FORMS[aten._cdist_forward.default] = lambda node: node.args[2] >= 1 and node.args[0].meta["val"].shape[-1] > 0
+FORMS[aten._cdist_backward.default] = lambda node: node.args[3] >= 1 and node.args[1].meta["val"].shape[-1] > 0
 FORMS[aten.index.Tensor] = FORMS[aten._unsafe_index.Tensor] = _index_form
-FORMS[aten.index_put.default] = FORMS[aten._unsafe_index_put.default] = lambda node: (
-    _index_form(node) and len(node.args) > 3 and node.args[3] is True)
+FORMS[aten.index_put.default] = FORMS[aten._unsafe_index_put.default] = _index_form
