@@ -595,8 +595,8 @@ TN_API TN_CHECK tn_status tn_program_load(tn_ctx *ctx, const char *path, tn_prog
  * changed after the context was made, so that it may say something else by now. */
 TN_API TN_CHECK tn_status tn_program_keep(const tn_program *p, const char *key, const char *const *files, int n_files);
 /* The program that was kept under that key, or *out_program is NULL: there is none, it is for something else (as for
- * tn_program_load), a file of it has changed since (by size, times and inode), the machine was started anew, or tuning has
- * found other schedules. */
+ * tn_program_load), a file of it has changed since (by size, times and inode), or tuning has found other schedules. Nobody
+ * waits until the disk has what is kept: the first to load it after the machine's start sums all of it. */
 TN_API TN_CHECK tn_status tn_program_find(tn_ctx *ctx, const char *key, tn_program **out_program);
 
 /* Texts of the stages, for people and tools: "graph" (as compiled), "plan", "deps" (what each launch comes after, by data or
