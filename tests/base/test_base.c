@@ -1,6 +1,7 @@
 /* test_base.c - arenas, lists, strings, hashes, sizes, half types, Philox and the guard, against published or independently
  * computed values. */
 #include "base/base.h"
+#include "rt/aligned.h"
 
 #include <locale.h>
 #include <setjmp.h>
@@ -61,6 +62,15 @@ static void test_memory(void **state) {
     p = mem_alloc(m, 8);
     assert_non_null(p);
     mem_free(m, p, 8);
+    const size_t large = (size_t)40 << 20;
+    for (int i = 0; i < 3; i++) { /* also where memory was freed before */
+        aligned x;
+        bool zeroed;
+        assert_true(aligned_fresh(m, large, 4096, &x, &zeroed) && zeroed);
+        for (size_t k = 0; k < large; k += 1000) assert_int_equal(x.data[k], 0);
+        memset(x.data, 1, large);
+        aligned_free(m, &x);
+    }
 }
 
 static void test_errors(void **state) {
