@@ -68,13 +68,16 @@ static row_chain grow(plan *p, const target *t, int first, int shared, int most)
 
 /* Sums of products that are no contraction, since a mask leaves terms out: what one query's weights make of the values. */
 static bool is_weighted_sum(const kernel *k) {
-    int n = row_shared_loops(k), by = 0; /* by: loads that differ from term to term, or from result to result, too */
-    kvar column = n ? k->ins.at[n].var : -1, term = -1;
-    for (int i = 1 + n; i < k->ins.n; i++) {
+    kvar column = -1, term = -1;
+    int by = 0; /* loads of the nest at hand that differ from term to term; 2: and from result to result */
+    for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
-        if (in->op == K_LOOP) term = in->var;
+        if (in->op == K_LOOP && k->vars.at[in->var].reduce)
+            term = in->var, by = 0;
+        else if (in->op == K_LOOP)
+            column = in->var;
         if (in->op == K_LOAD && term >= 0 && affine_coef(in->idx, term)) by |= affine_coef(in->idx, column) ? 2 : 1;
-        if (in->op == K_UPD && in->alu == OP_add) return by == 3;
+        if (in->op == K_UPD && in->alu == OP_add && by == 3) return true;
     }
     return false;
 }

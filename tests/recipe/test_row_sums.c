@@ -21,8 +21,8 @@ typedef struct query {
 /* clang-format off */
 static const query queries[] = {
     { "f32", 2, 3, 64, 32, 64 }, { "bf16", 8, 4, 512, 64, 512 }, { "f16", 3, 1, 37, 16, 0 }, { "f32", 2, 2, 130, 80, 256 },
-    { "bf16", 1, 7, 200, 96, 256 }, { "bf16", 8, 4, 1024, 128, 512 }, { "f32", 12, 1, 515, 64, 512 }, { "f16", 16, 4, 701, 24, 0 },
-    { "bf16", 16, 2, 1250, 40, 0 }, { "f32", 8, 4, 301, 20, 0 }, { "bf16", 8, 4, 4096, 128, 0 }, { "f32", 2, 2, 300, 5, 0 },
+    { "bf16", 4, 3, 200, 96, 0 }, { "bf16", 8, 2, 256, 128, 512 }, { "f32", 12, 1, 508, 64, 512 }, { "f16", 16, 4, 701, 24, 0 },
+    { "bf16", 16, 2, 1250, 40, 0 }, { "f32", 8, 4, 301, 20, 0 }, { "f32", 2, 2, 300, 5, 0 }, { "bf16", 8, 2, 1024, 64, 0 },
 };
 /* clang-format on */
 
@@ -74,7 +74,7 @@ static void check(arena *a, void *ud) {
     plan *p = pipeline_run(g, a, &o, &t);
     if (!plan_agrees(p, &r, a, text, sizeof text)) fail_msg("%d keys: %s", q->keys, text);
     if (threads_of(p) != q->threads || (q->threads && p->kernels.n > 1))
-        print_error("%d keys of %d %s: %d kernels, %d threads\n", q->keys, q->width, q->type, p->kernels.n, threads_of(p));
+        fail_msg("%d keys of %d %s: %d kernels, %d threads", q->keys, q->width, q->type, p->kernels.n, threads_of(p));
 }
 
 static void test_queries(void **state) {
