@@ -76,7 +76,9 @@ static bool is_weighted_sum(const kernel *k) {
             term = in->var, by = 0;
         else if (in->op == K_LOOP)
             column = in->var;
-        if (in->op == K_LOAD && term >= 0 && affine_coef(in->idx, term)) by |= affine_coef(in->idx, column) ? 2 : 1;
+        ext step = in->op == K_LOAD && term >= 0 ? affine_coef(in->idx, term) : 0;
+        if (step && !affine_coef(in->idx, column)) by |= 1;
+        if (step && step != 1 && affine_coef(in->idx, column)) by |= 2; /* rows of a matrix that a norm sums lie along them */
         if (in->op == K_UPD && in->alu == OP_add && by == 3) return true;
     }
     return false;
