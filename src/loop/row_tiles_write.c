@@ -462,7 +462,8 @@ static const rt_nest *last_product(const writer *w, const rt_nest *tiles) {
 }
 
 /* 0 times what the tiles that do not count would have multiplied with: several at a time, for nothing else hides how long
- * memory takes. (Keys' gradients of 32 times 12 heads of 1024 positions, an H200: 309 to 292 us with four.) */
+ * memory takes. (Keys' gradients of 32 times 12 heads of 1024 positions, an H200: 309 to 292 us with four.) All of this takes a
+ * sixth of attention's time there: forward 245 us, and 210 without looking, gradients 273 and 230, 430 and 345. */
 static void look_at_skipped(writer *w, const rt_nest *tiles, int l) {
     enum { TILES = 4, LOADS = 16 };
     const rt_nest *n = rt_last(w->w, tiles, l);
