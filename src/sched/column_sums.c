@@ -32,6 +32,7 @@ typedef struct sum { /* of column i0, over the same loops: instructions [from, t
 } sum;
 
 static bool read_rows(const pkernel *pk, rows *out) {
+    if (pk->k->params) return false;
     const kernel *k = gpu_compacted(pk->k);
     *out = (rows){ .pk = pk, .k = k, .n = gpu_outer_loops(k), .rows = 1 };
     int from = 1 + out->n, to = k->ins.n - out->n;
@@ -44,7 +45,7 @@ static bool read_rows(const pkernel *pk, rows *out) {
             if (k->ins.at[i].op == K_LOOP) return false;
     }
     for (int i = 1; i <= out->n; i++) out->rows *= k->ins.at[i].hi - k->ins.at[i].lo;
-    return out->n && out->last && out->n < MAX_LOOPS / 2 && !k->params;
+    return out->n && out->last && out->n < MAX_LOOPS / 2;
 }
 
 static bool read_sum(const plan *p, int at, sum *out) {
