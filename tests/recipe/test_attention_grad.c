@@ -19,6 +19,7 @@
 #include "loop/schedule.h"
 #include "machine/machine.h"
 #include "support/plan_run.h"
+#include "tenon/tenon_nn.h"
 
 typedef enum mask { CAUSAL, ADDED, FULL } mask;
 typedef enum norm { DIV, RECIPROCAL, WIDE_SUM /* as tn_nn_softmax: sums are f32 */, WIDE /* the softmax is f32 */ } norm;
@@ -123,6 +124,31 @@ ARENA_TEST(test_spellings) {
     assert_int_equal(all, n_sizes * (int)COUNT_OF(spellings));
 }
 
+/* A training step, where norms' gradients stand between: they sum rows by weights, too. */
+static void test_training_step(void **state) {
+    (void)state;
+    tn_ctx *ctx = test_ctx();
+    tn_graph *g = tn_graph_new(ctx, "step");
+    tn_shape shape = TN_DIMS(2, 512);
+    tn_nn_lm_opts o = { .vocab = 512, .positions = 512, .width = 128, .heads = 2, .layers = 1, .dtype = TN_BF16 };
+    tn_tensor x = tn_input(g, "x", TN_I32, shape), y = tn_input(g, "y", TN_I32, shape);
+    tn_tensor loss = tn_nn_cross_entropy(tn_cast(tn_nn_lm(x, o), TN_F32), y);
+    tn_nn_adam(loss, (tn_nn_adam_opts){ .lr = 1e-3 });
+    tn_output(loss, "loss");
+    assert_int_equal(tn_graph_status(g), TN_OK);
+    arena a;
+    guard gd;
+    arena_init(&a, mem_libc(), &gd);
+    if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+    target t = with_units(false);
+    t.bulk = true, t.resident_threads = 264 << 10;
+    int skip, n = count_tiles(plan_of(&a, g->ir, &t, 3), &skip);
+    arena_fini(&a);
+    tn_graph_free(g), tn_ctx_free(ctx);
+    assert_int_equal(n, 3); /* the result; gradients of queries; of keys and values */
+    assert_int_equal(skip, 3);
+}
+
 /* Nothing between kernels grows with the square of positions. */
 ARENA_TEST(test_memory) {
     double first = 0, last = 0;
@@ -199,6 +225,6 @@ ARENA_TEST(test_values) {
 
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_values), cmocka_unit_test(test_spellings),
-                                        cmocka_unit_test(test_memory) };
+                                        cmocka_unit_test(test_training_step), cmocka_unit_test(test_memory) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
