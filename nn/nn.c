@@ -47,7 +47,7 @@ int64_t nn_times(tn_graph *g, int64_t x, int64_t y) {
     int64_t p;
     return x >= 0 && y >= 0 && !__builtin_mul_overflow(x, y, &p) ? p : tn_dim_mul(g, x, y);
 }
-int64_t nn_plus(tn_graph *g, int64_t x, int64_t y) { return x >= 0 ? x + y : tn_dim_add(g, x, y); }
+int64_t nn_plus(tn_graph *g, int64_t x, int64_t n) { return x >= 0 ? x + n : tn_dim_add(g, x, n); }
 int64_t nn_product(tn_graph *g, const int64_t *dims, int n) {
     int64_t p = 1;
     for (int i = 0; i < n; i++) p = nn_times(g, p, dims[i]);

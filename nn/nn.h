@@ -64,7 +64,7 @@ tn_tensor nn_complement(tn_tensor x); /* -1 - x */
  * graphs have no handles, and refuse to calculate with them. */
 static inline bool nn_is_size(int64_t n) { return n >= 0 || n < INT64_MIN / 2; } /* handles are below all numbers */
 int64_t nn_times(tn_graph *g, int64_t x, int64_t y);
-int64_t nn_plus(tn_graph *g, int64_t x, int64_t y);
+int64_t nn_plus(tn_graph *g, int64_t x, int64_t n); /* n: a number */
 int64_t nn_product(tn_graph *g, const int64_t *dims, int n);
 tn_tensor nn_size_like(tn_tensor x, int64_t size);
 tn_tensor nn_by_size(tn_tensor x, int64_t size);

@@ -334,37 +334,37 @@ def window(x: ArrayLike, axes: Sequence[int], size: Sequence[int], stride: Optio
     return x.graph.wrap(lib.tn_window(x._at(), *lists, n))
 
 
-@on_arrays
-def scatter_add(base: ArrayLike, index: ArrayLike, updates: ArrayLike, axis: int = 0) -> Any:
-    """base with updates added at index along an axis, in index order; an index out of range is skipped."""
+_MODES = {"add": 0, "set": 1, "mul": 2, "max": 3, "min": 4}
+
+
+def _combined(builder: Any, base: ArrayLike, index: ArrayLike, updates: ArrayLike, axis: int, mode: str) -> Tensor:
+    if mode not in _MODES:
+        raise ValueError(f"mode {mode!r}: expected one of {', '.join(_MODES)}")
     graph = graph_of(base, index, updates)
     assert graph is not None
     b, u = together(graph, base, updates)
     i = as_tensor(index, graph)
     graph.at()
-    return graph.wrap(lib.tn_scatter_add(b._t, i._t, u._t, axis))
+    return graph.wrap(builder(b._t, i._t, u._t, axis, _MODES[mode]))
 
 
 @on_arrays
 def scatter(base: ArrayLike, index: ArrayLike, updates: ArrayLike, axis: int = 0, mode: str = "set") -> Any:
-    """base combined with updates at index along an axis, as put_along_axis does it; an index out of range is skipped."""
-    code, graph = _mode(mode), graph_of(base, index, updates)
-    assert graph is not None
-    b, u = together(graph, base, updates)
-    i = as_tensor(index, graph)
-    graph.at()
-    return graph.wrap(lib.tn_scatter(b._t, i._t, u._t, axis, code))
+    """base with updates at index along an axis: set, or combined with what is there (mode: set, add, mul, max, min), in index order.
+    An index out of range is skipped."""
+    return _combined(lib.tn_scatter, base, index, updates, axis, mode)
+
+
+@on_arrays
+def scatter_add(base: ArrayLike, index: ArrayLike, updates: ArrayLike, axis: int = 0) -> Any:
+    """base with updates added at index along an axis, in index order; an index out of range is skipped."""
+    return _combined(lib.tn_scatter, base, index, updates, axis, "add")
 
 
 @on_arrays
 def scatter_set(base: ArrayLike, index: ArrayLike, updates: ArrayLike, axis: int = 0) -> Any:
     """base with updates written at index along an axis, the last of several in one place; an index out of range is skipped."""
-    graph = graph_of(base, index, updates)
-    assert graph is not None
-    b, u = together(graph, base, updates)
-    i = as_tensor(index, graph)
-    graph.at()
-    return graph.wrap(lib.tn_scatter_set(b._t, i._t, u._t, axis))
+    return _combined(lib.tn_scatter, base, index, updates, axis, "set")
 
 
 @on_arrays
@@ -467,25 +467,11 @@ def take_along_axis(x: ArrayLike, index: ArrayLike, axis: int = -1) -> Any:
     return x.graph.wrap(lib.tn_take_along(x._at(), as_tensor(index, x.graph)._t, axis))
 
 
-_MODES = {"add": 0, "set": 1, "mul": 2, "max": 3, "min": 4}
-
-
-def _mode(name: str) -> int:
-    if name not in _MODES:
-        raise ValueError(f"mode {name!r}: expected one of {', '.join(_MODES)}")
-    return _MODES[name]
-
-
 @on_arrays
 def put_along_axis(base: ArrayLike, index: ArrayLike, updates: ArrayLike, axis: int = -1, mode: str = "set") -> Any:
-    """base with each update at its index along an axis: base[index[i, j], j] for axis 0 is set to updates[i, j], or combined with it
-    (mode: set, add, mul, max, min). An index out of range is skipped."""
-    code, graph = _mode(mode), graph_of(base, index, updates)
-    assert graph is not None
-    b, u = together(graph, base, updates)
-    i = as_tensor(index, graph)
-    graph.at()
-    return graph.wrap(lib.tn_put_along(b._t, i._t, u._t, axis, code))
+    """base with each update at its own index along an axis: base[index[i, j], j] for axis 0 is set to updates[i, j], or combined with
+    it, as scatter does."""
+    return _combined(lib.tn_put_along, base, index, updates, axis, mode)
 
 
 @on_arrays

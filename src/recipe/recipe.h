@@ -112,11 +112,11 @@ void recipe_map(recipe *r);
 /* gpu.c: threads of a block that has a row, an iteration of the outer loops, where that takes less than a thread for each; else
  * 0. */
 int recipe_threads_of_rows(const kernel *k, const target *t);
+/* row.c: whether thread blocks have rows one after the other, and sums of their columns (sched/column_sums.c). */
+bool recipe_row_blocks(const kernel *k, int n_rows);
 /* row.c: threads of a block such that each keeps its share of a row in registers, when scalar kernel k is rows of elementwise
  * work and sums; else 0. *cluster: thread blocks that a row is too long for one of, up to 1: it is not. *in_shared: each keeps
  * it in shared memory. */
-bool recipe_row_blocks(const kernel *k,
-                       int n_rows); /* thread blocks have rows one after the other, and sums of their columns */
 int recipe_row_threads(const kernel *k, int n_rows, const target *t, int *cluster, bool *in_shared);
 enum {
     RECIPE_CACHED_TURNS = 8,  /* most iterations of a thread in a nest whose elements stay in registers, .. */

@@ -57,16 +57,22 @@ static int argument(const schedule *s, step_op op) {
     return 0;
 }
 
-static void check(arena *a, void *ud) {
-    const product *x = ud;
-    graph *g = graph_parse(a, x->text, strlen(x->text), "product");
+/* The plan for a GPU of one processor, whose results are right. */
+static plan *planned(arena *a, const char *text) {
+    graph *g = graph_parse(a, text, strlen(text), "products");
     reference r = reference_make(g, a, 7);
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
     target t = target_common_gpu();
-    char text[1024];
-    t.resident_threads = 1024, o.fusion = 3, o.check = 1; /* of one processor: it is busy */
+    char why_not[1024];
+    t.resident_threads = 1024, o.fusion = 3, o.check = 1; /* it is busy */
     plan *p = pipeline_run(g, a, &o, &t);
-    if (!plan_agrees(p, &r, a, text, sizeof text)) fail_msg("%s\n%s", x->text, text);
+    if (!plan_agrees(p, &r, a, why_not, sizeof why_not)) fail_msg("%s\n%s", text, why_not);
+    return p;
+}
+
+static void check(arena *a, void *ud) {
+    const product *x = ud;
+    const plan *p = planned(a, x->text);
     const schedule *s = p->schedules.at[p->schedules.n - 1].s;
     str steps;
     str_init(&steps, a);
@@ -131,14 +137,7 @@ static const pair pairs[] = {
 
 static void check_pair(arena *a, void *ud) {
     const pair *x = ud;
-    graph *g = graph_parse(a, x->text, strlen(x->text), "pair");
-    reference r = reference_make(g, a, 7);
-    tn_compile_opts o = TN_COMPILE_DEFAULTS;
-    target t = target_common_gpu();
-    char text[1024];
-    t.resident_threads = 1024, o.fusion = 3, o.check = 1;
-    plan *p = pipeline_run(g, a, &o, &t);
-    if (!plan_agrees(p, &r, a, text, sizeof text)) fail_msg("%s\n%s", x->text, text);
+    const plan *p = planned(a, x->text);
     if (p->kernels.n != x->kernels) fail_msg("%s\n%d kernels", x->text, p->kernels.n);
 }
 

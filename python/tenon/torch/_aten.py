@@ -1056,28 +1056,23 @@ def _flat_index(graph: Graph, shape: Sequence[int], dims: Sequence[int], indices
     return flat
 
 
+def _places_along(graph: Graph, x: Tensor, dim: int, index: Tensor) -> Tensor:
+    """Places in x, as one axis, of the elements that an index along an axis means."""
+    at = [index if a == dim % x.ndim else graph.iota(index.shape, a) for a in range(x.ndim)]
+    return _flat_index(graph, x.shape, range(x.ndim), at).flatten()
+
+
 @op(aten.gather.default)
 def _gather(node: Node, graph: Graph, x: Tensor, dim: int, index: Tensor, **_: Any) -> Tensor:
     if not x.ndim:
         return x.broadcast_to(index.shape)
-    dim = dim % x.ndim
-    at = [index if a == dim else graph.iota(index.shape, a) for a in range(x.ndim)]
-    return x.flatten().take(_flat_index(graph, x.shape, range(x.ndim), at))
+    return x.flatten().take(_places_along(graph, x, dim, index)).reshape(index.shape)
 
 
 @op(aten.scatter_add.default)
 def _scatter_add(node: Node, graph: Graph, x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
-    dim = dim % x.ndim
     source = source[tuple(slice(0, d) for d in index.shape)]
-    at = [index if a == dim else graph.iota(index.shape, a) for a in range(x.ndim)]
-    flat = _flat_index(graph, x.shape, range(x.ndim), at).flatten()
-    return F.scatter_add(x.flatten(), flat, source.flatten(), 0).reshape(x.shape)
-
-
-def _places_along(graph: Graph, x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """Places in x, as one axis, of what scatters along an axis write."""
-    at = [index if a == dim % x.ndim else graph.iota(index.shape, a) for a in range(x.ndim)]
-    return _flat_index(graph, x.shape, range(x.ndim), at).flatten()
+    return F.scatter_add(x.flatten(), _places_along(graph, x, dim, index), source.flatten(), 0).reshape(x.shape)
 
 
 @op(aten.scatter.src)
@@ -1115,9 +1110,7 @@ FORMS[aten.scatter_reduce.two] = lambda node: (node.args[0].meta["val"].ndim > 0
 @op(aten.scatter.value)
 def _scatter_value(node: Node, graph: Graph, x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     """x with one value at the positions: those that are hit at least once have it."""
-    dim = dim % x.ndim
-    at = [index if a == dim else graph.iota(index.shape, a) for a in range(x.ndim)]
-    flat = _flat_index(graph, x.shape, range(x.ndim), at).flatten()
+    flat = _places_along(graph, x, dim, index)
     hits = F.scatter_add(graph.full((x.size,), 0, int32), flat, graph.full(flat.shape, 1, int32), 0).reshape(x.shape)
     return build_op(graph, "select", hits > 0, _filled(graph, x.shape, value, x.dtype), x)
 
