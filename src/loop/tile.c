@@ -128,10 +128,11 @@ static bool makes_again(const kernel *k, int loop, int end) {
     return true;
 }
 
-/* One for each copy of whole tiles, and one for each narrower vector: what a run has none of stays what it begins with. */
-static void plan_partials_of_run(partial *p, krole r) {
+/* One for each copy of whole tiles, and one for each narrower vector where some run may have it: what a run has none of stays
+ * what it begins with. */
+static void plan_partials_of_run(partial *p, krole r, int64_t divisor) {
     for (int c = 0; c < r.unroll; c++) p->lanes[p->n++] = r.lanes;
-    for (int lanes = r.lanes / 2; lanes > 0; lanes /= 2) p->lanes[p->n++] = lanes;
+    for (int lanes = r.lanes; divisor % lanes; p->lanes[p->n++] = lanes) lanes /= 2;
 }
 
 static void plan_partials(tiler *t) {
@@ -145,7 +146,7 @@ static void plan_partials(tiler *t) {
         int64_t step = (int64_t)r.unroll * r.lanes;
         p->n = 0;
         if (!ext_is_lit(extent)) {
-            plan_partials_of_run(p, r);
+            plan_partials_of_run(p, r, ext_divisor(t->k->params, extent));
             continue;
         }
         if (extent >= step)
