@@ -4,8 +4,8 @@
  *
  * In: a dot of floats whose right operand is summed along its last axis, that is short, and read for several rows, as the keys
  * of attention are. Out: the same of the operand permuted, in memory. Where a softmax of these scores is all that is needed,
- * and it weighs rows, columns become a multiple of a vector: no row has a rest. Those behind the last have the score -inf, the
- * weight 0, and weigh nothing. Exact but for the order of sums, which is the target's. */
+ * and it weighs rows, columns become a multiple of a vector, or a fixed few: no row has a rest. Those behind the last have the
+ * score -inf and the weight 0. Exact but for the order of sums, which is the target's. */
 #include "pass/rewrite.h"
 
 #include <math.h>
@@ -44,7 +44,16 @@ static val plain(graph *g, const product *x, val a, val b) {
     return graph_dot(g, a, b, x->axes[0], x->axes[1], x->n, &x->contracted, &(int64_t){ graph_get(g, b)->rank - 1 }, 1);
 }
 
-/* more: zeros behind the columns. */
+/* With zeros behind the last axis, if any. */
+static val widened(graph *g, val x, ext more) {
+    const node n = *graph_get(g, x);
+    int64_t dims[TN_MAX_RANK];
+    for (int i = 0; i < n.rank; i++) dims[i] = n.dims[i];
+    if (more == 0) return x;
+    dims[n.rank - 1] = more;
+    return graph_concat(g, (val[]){ x, zeros(g, (tn_dtype)n.dtype, n.rank, dims) }, 2, n.rank - 1);
+}
+
 static val turned(graph *g, const product *x, val a, val b, ext more) {
     int64_t perm[TN_MAX_RANK], axes[TN_MAX_RANK];
     int rank = graph_get(g, b)->rank, n = 0;
@@ -53,13 +62,7 @@ static val turned(graph *g, const product *x, val a, val b, ext more) {
     perm[n++] = rank - 1, perm[n++] = x->column;
     for (int i = 0; i < x->n; i++) axes[i] = x->axes[1][i] - (x->axes[1][i] > x->column);
     b = graph_unary(g, OP_stop_gradient, graph_permute(g, b, perm)); /* which a kernel computes */
-    if (more) {
-        node like = *graph_get(g, b);
-        int64_t dims[TN_MAX_RANK];
-        for (int i = 0; i < rank; i++) dims[i] = i == rank - 1 ? more : like.dims[i];
-        b = graph_concat(g, (val[]){ b, zeros(g, (tn_dtype)like.dtype, rank, dims) }, 2, rank - 1);
-    }
-    return graph_dot(g, a, b, x->axes[0], axes, x->n, &x->contracted, &(int64_t){ rank - 2 }, 1);
+    return graph_dot(g, a, widened(g, b, more), x->axes[0], axes, x->n, &x->contracted, &(int64_t){ rank - 2 }, 1);
 }
 
 /* Whether v is such a product; of floats whose sizes a run gives. */
@@ -171,36 +174,36 @@ static val fit(share *w, val v, int first, int last) {
 }
 
 /* -inf behind the columns that there are. */
-static val without_rest(share *w, val x, ext more) {
-    graph *g = w->g;
+static val without_rest(graph *g, val x, ext columns, ext more) {
     const node n = *graph_get(g, x);
     int64_t ones[TN_MAX_RANK], none[TN_MAX_RANK] = { 0 }, after[TN_MAX_RANK] = { 0 };
     for (int i = 0; i < n.rank; i++) ones[i] = 1;
-    ones[n.rank - 1] = w->s->columns, after[n.rank - 1] = more;
+    ones[n.rank - 1] = columns, after[n.rank - 1] = more;
     val there = graph_expand(g, graph_pad(g, graph_splat(g, TN_BOOL, n.rank, ones, 1), none, after, 0), n.dims);
     return graph_select(g, there, x, graph_splat_like(g, x, -INFINITY));
 }
 
-/* The dot v of the weights for batches [from, from + count), their columns as they are or widened by `more`. */
-static val weigh(graph *g, val v, const softmax *s, ext from, ext count, ext more, bool widen) {
+/* The dot v of the weights for batches [from, from + count): they have so many columns, and `more` behind them. */
+static val weigh(graph *g, val v, const softmax *s, ext from, ext count, ext columns, ext more) {
     const node d = *graph_get(g, v);
+    const product *x = &s->of;
     int n = (int)d.attr[0], last = graph_get(g, s->x)->rank - 1, i = 0;
-    share w = {
-        .g = g, .s = s, .from = from, .count = count, .columns = widen ? ext_add(g->params, s->columns, more) : s->columns
-    };
-    val a = part(g, s->of.a, s->of.axes[0][0], from, count), b = part(g, s->of.b, s->of.axes[1][0], from, count);
-    note(&w, s->scores, widen ? turned(g, &s->of, a, b, more) : plain(g, &s->of, a, b), 0, last);
-    val x = fit(&w, s->x, 0, last);
-    if (x && widen) {
-        while (w.made[i].v != s->x) i++;
-        w.made[i].own = without_rest(&w, x, more);
-    }
-    val weights = x ? fit(&w, s->weights, 0, last) : 0;
+    share w = { .g = g, .s = s, .from = from, .count = count, .columns = ext_add(g->params, columns, more) };
+    val a = part(g, x->a, x->axes[0][0], from, count), b = part(g, x->b, x->axes[1][0], from, count);
+    if (columns == s->columns)
+        note(&w, s->scores, turned(g, x, a, b, more), 0, last);
+    else
+        note(&w, s->scores, widened(g, plain(g, x, a, part(g, b, x->column, 0, columns)), more), 0, last);
+    val all = fit(&w, s->x, 0, last);
+    if (!all) return 0;
+    while (w.made[i].v != s->x) i++;
+    w.made[i].own = without_rest(g, all, columns, more);
+    val weights = fit(&w, s->weights, 0, last);
     if (!weights) return 0;
-    if (widen) weights = part(g, weights, last, 0, s->columns);
     for (i = 0; d.attr[2 + i] != 0;) i++;
-    b = part(g, d.in[1], d.attr[2 + n + i], from, count);
-    return graph_dot(g, weights, b, &d.attr[2], &d.attr[2 + n], n, &d.attr[2 + 2 * n], &d.attr[3 + 2 * n], 1);
+    b = part(g, part(g, d.in[1], d.attr[2 + n + i], from, count), d.attr[3 + 2 * n], 0, columns);
+    return graph_dot(g, part(g, weights, last, 0, columns), b, &d.attr[2], &d.attr[2 + n], n, &d.attr[2 + 2 * n],
+                     &d.attr[3 + 2 * n], 1);
 }
 
 /* The product that all of v is computed of, element by element. */
@@ -228,6 +231,16 @@ static bool find_softmax(const graph *g, val weights, softmax *s) {
     return s->scores && find_product(g, s->scores, &s->of);
 }
 
+/* Both parts along an axis, in memory as the only reader of v has it: a product of rows finds them one after the other. */
+static val concat_as_read(graph *g, val v, val *parts, int axis) {
+    const node n = *graph_get(g, v), reader = *graph_get(g, n.first_use ? g->uses.at[n.first_use - 1].user : v);
+    int64_t back[TN_MAX_RANK];
+    if (reader.op != OP_permute || !graph_used_once(g, v)) return graph_concat(g, parts, 2, axis);
+    for (int i = 0; i < n.rank; i++) back[reader.attr[i]] = i;
+    for (int i = 0; i < 2; i++) parts[i] = graph_permute(g, parts[i], reader.attr);
+    return graph_permute(g, graph_concat(g, parts, 2, (int)back[axis]), back);
+}
+
 /* A dot of weights that a softmax makes: in parts by batch, for the columns of a run may be too few for a vector. */
 static val rewrite_softmax(graph *g, val v, arena *scratch) {
     const node d = *graph_get(g, v);
@@ -241,12 +254,12 @@ static val rewrite_softmax(graph *g, val v, arena *scratch) {
     while (first < d.attr[0] && d.attr[2 + first] != 0) first++;
     if (ext_is_lit(s.columns) || first == d.attr[0] || d.attr[2 + 2 * d.attr[0]] != x.rank - 1) return 0;
     ext more = ext_sub(t, ext_mul(t, ext_ceil_div(t, s.columns, COLUMNS), COLUMNS), s.columns);
-    ext n, rest;
+    ext few = ext_min(t, s.columns, WIDENED - 1), n, rest;
     if (!cut(t, s.all, s.columns, WIDENED, &rest, &n) || !ext_is_size(t, more)) return 0;
-    val wide = weigh(g, v, &s, rest, n, more, true);
+    val wide = weigh(g, v, &s, rest, n, s.columns, more);
     if (!wide || rest == 0) return wide;
-    val parts[2] = { weigh(g, v, &s, 0, rest, more, false), wide };
-    return graph_concat(g, parts, 2, first);
+    val parts[2] = { weigh(g, v, &s, 0, rest, few, ext_sub(t, WIDENED, few)), wide };
+    return concat_as_read(g, v, parts, first);
 }
 
 bool pass_turned_operands(graph *g, arena *scratch) {
