@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Iterator, Optional, Sequence, U
 import numpy as np
 
 from . import _abi, _dlpack
+from ._dims import Dim, handle
 from ._dtypes import BY_CODE, DType, DTypeLike, bool_, dtype, float32, int32, int64, promote, without_numpy
 from ._lib import Context, Handle, InternalError, ShapeError, UnsupportedError, default_context, here, lib
 
@@ -33,19 +34,19 @@ def current_graph() -> Optional["Graph"]:
     return stack[-1] if stack else None
 
 
-def _shape(dims: Iterable[int]) -> _abi.tn_shape:
+def _shape(dims: Iterable[Any], graph: Optional["Graph"] = None) -> _abi.tn_shape:
     s = _abi.tn_shape()
     dims = tuple(dims)
     if len(dims) > _abi.TN_MAX_RANK:
         raise ShapeError(f"{len(dims)} axes; the largest rank is {_abi.TN_MAX_RANK}")
     s.rank = len(dims)
     for i, d in enumerate(dims):
-        s.dim[i] = int(d)
+        s.dim[i] = handle(d, graph)
     return s
 
 
-def ints(values: Iterable[int]) -> ctypes.Array:
-    values = [int(v) for v in values]
+def ints(values: Iterable[Any]) -> ctypes.Array:
+    values = [handle(v) for v in values]
     return (ctypes.c_int64 * len(values))(*values)
 
 
@@ -57,9 +58,9 @@ def int_axes(axis: Axes) -> tuple[Any, int]:
     return axes, len(axes)
 
 
-def dims_of(shape: Any) -> tuple[int, ...]:
-    """A shape given as one number, or a sequence of them."""
-    return (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(int(d) for d in shape)
+def dims_of(shape: Any) -> tuple[Any, ...]:
+    """A shape given as one size, or a sequence of them: numbers, or Dims."""
+    return tuple(d if isinstance(d, Dim) else int(d) for d in ((shape,) if isinstance(shape, (int, np.integer, Dim)) else shape))
 
 
 class Graph:
@@ -80,6 +81,7 @@ class Graph:
             if not _pointer:
                 self.context.check(lib.tn_ctx_status(self.context.pointer) or _abi.TN_ERR_NOMEM)
         self.name, self.immediate = name, immediate
+        self._dims: dict[int, str] = {}  # texts of sizes that a run gives
         self._handle = Handle(_pointer, lib.tn_graph_free, self.context._handle)
         self.pointer = _pointer
 
@@ -133,7 +135,7 @@ class Graph:
 
     def input(self, name: str, shape: Any = (), dtype: DTypeLike = float32) -> "Tensor":
         """An array that every run is given."""
-        return self.wrap(lib.tn_input(self.at(), name.encode(), _code(dtype), _shape(dims_of(shape))))
+        return self.wrap(lib.tn_input(self.at(), name.encode(), _code(dtype), _shape(dims_of(shape), self)))
 
     def _state(self, builder: Any, name: str, init: Any, shape: Any, dtype_: Optional[DTypeLike]) -> "Tensor":
         if init is None:
@@ -160,11 +162,11 @@ class Graph:
         """One value everywhere. It must be a value of the dtype: 0.5 is none of an integer."""
         if isinstance(value, int) and abs(value) > 2**53:  # a double does not hold it
             return self.constant(np.full(dims_of(shape), value, _dtype(dtype).numpy))
-        return self.wrap(lib.tn_full(self.at(), _code(dtype), _shape(dims_of(shape)), float(value)))
+        return self.wrap(lib.tn_full(self.at(), _code(dtype), _shape(dims_of(shape), self), float(value)))
 
     def iota(self, shape: Any, axis: int = 0, dtype: DTypeLike = int64) -> "Tensor":
         """0, 1, 2, ... along an axis."""
-        return self.wrap(lib.tn_iota(self.at(), _code(dtype), _shape(dims_of(shape)), axis))
+        return self.wrap(lib.tn_iota(self.at(), _code(dtype), _shape(dims_of(shape), self), axis))
 
     def output(self, x: "Tensor", name: str) -> "Tensor":
         """Gives x out under a name. Returns x."""
@@ -289,6 +291,8 @@ def as_tensor(value: Any, graph: Graph, like: Optional[DType] = None) -> "Tensor
     """A tensor of the graph: itself, a constant from an array, or a scalar of dtype `like`."""
     if isinstance(value, Tensor):
         return value
+    if isinstance(value, Dim):
+        return value.value().astype(like or int64)
     if isinstance(value, (bool, int, float)):
         t = like or dtype(type(value))
         if isinstance(value, float) and t.kind != "f":
@@ -313,7 +317,7 @@ def graph_of(*values: Any) -> Optional[Graph]:
 
 def together(graph: Graph, *values: Any) -> list["Tensor"]:
     """The values as tensors of one dtype: that of tensors and arrays, which Python numbers take."""
-    made = [v if isinstance(v, (Tensor, bool, int, float)) else graph.constant(v) for v in values]
+    made = [v if isinstance(v, (Tensor, bool, int, float, Dim)) else graph.constant(v) for v in values]
     common: Any = None
     for v in made:
         if isinstance(v, Tensor):
@@ -321,7 +325,7 @@ def together(graph: Graph, *values: Any) -> list["Tensor"]:
     for v in made:
         if isinstance(v, Tensor):
             continue
-        kind = dtype(type(v))
+        kind = int64 if isinstance(v, Dim) else dtype(type(v))
         if common is None or (kind.kind == "f" and common.kind != "f") or (kind.kind == "i" and common is bool_):
             common = kind if common is None else promote(common, kind)
     return [as_tensor(v, graph, common).astype(common) for v in made]
@@ -376,7 +380,7 @@ class Tensor(ElementwiseMethods):
     def __init__(self, graph: Graph, t: _abi.tn_tensor):
         self.graph, self._t = graph, t
         s = lib.tn_tensor_shape(t)
-        self.shape: tuple[int, ...] = tuple(s.dim[: s.rank])
+        self.shape: tuple[Any, ...] = tuple(d if d >= 0 else Dim._of(graph, d) for d in s.dim[: s.rank])
         self.dtype: DType = BY_CODE[lib.tn_tensor_dtype(t)]
 
     @property
@@ -384,8 +388,8 @@ class Tensor(ElementwiseMethods):
         return len(self.shape)
 
     @property
-    def size(self) -> int:
-        n = 1
+    def size(self) -> Any:
+        n: Any = 1
         for d in self.shape:
             n *= d
         return n
@@ -582,7 +586,7 @@ class Tensor(ElementwiseMethods):
     def reshape(self, *shape: Any) -> "Tensor":
         """The same elements in row-major order; one dim may be -1."""
         dims = dims_of(shape[0] if len(shape) == 1 else shape)
-        return self.graph.wrap(lib.tn_reshape(self._at(), _shape(dims)))
+        return self.graph.wrap(lib.tn_reshape(self._at(), _shape(dims, self.graph)))
 
     def transpose(self, *axes: Any) -> "Tensor":
         """Axes in another order; none given: reversed."""
@@ -627,7 +631,7 @@ class Tensor(ElementwiseMethods):
     ravel = flatten
 
     def broadcast_to(self, shape: Any) -> "Tensor":
-        return self.graph.wrap(lib.tn_expand(self._at(), _shape(dims_of(shape))))
+        return self.graph.wrap(lib.tn_expand(self._at(), _shape(dims_of(shape), self.graph)))
 
     def flip(self, axis: Axes = None) -> "Tensor":
         """Axes reversed; None = all."""

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import inspect
 import threading
 import weakref
-from typing import Any, Callable, Hashable, Optional, Sequence, Union
+from typing import Any, Callable, Hashable, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
 from . import _dlpack
 from ._core import Graph, Tensor, as_tensor, current_graph
+from ._dims import Dim
 from ._dtypes import DType, dtype, float32, without_numpy
-from ._lib import Context, after_fork, default_context
+from ._lib import Context, ShapeError, after_fork, default_context
 from ._run import Buffer, Program, Session, _bindings, lib
 
 Tree = Any  # arrays in tuples, lists and dicts
@@ -107,7 +109,8 @@ class _Entry:
         self.inputs, self.outputs = program.inputs, program.outputs
         self.keep = keep  # which of the leaves are inputs of the program, in its order
         self.idle: list[tuple] = []
-        self.plain = all(s.dtype.numpy is not None for s in self.outputs)
+        self.dynamic = any(None in s.shape for s in program.slots)
+        self.plain = not self.dynamic and all(s.dtype.numpy is not None for s in self.outputs)
         self.made = [(s.shape, s.dtype.numpy) for s in self.outputs]
         first = self._new()
         self.stateful = bool(first[0].states)
@@ -152,7 +155,9 @@ class _Entry:
         try:
             session, table, inputs, outputs, pointer, n = one
             held = [Buffer.of(leaves[at], slot.dtype, slot.shape) for slot, at in zip(self.inputs, self.keep)]
-            made = [Buffer.empty(slot.shape, slot.dtype) for slot in self.outputs]
+            if self.dynamic:
+                session._fit({slot.index: b.shape for slot, b in zip(self.inputs, held)})
+            made = [Buffer.empty(session._shape_of(slot), slot.dtype) for slot in self.outputs]
             for row, b in zip(inputs + outputs, held + made):
                 row.data = b.pointer
             status = lib.tn_run(pointer, table, n)
@@ -177,8 +182,14 @@ after_fork(_forget_programs)
 class Function:
     """A function of arrays that is compiled for each signature it is called with. Made by tenon.compile."""
 
-    def __init__(self, fn: Callable[..., Any], context: Optional[Context], options: dict):
+    def __init__(self, fn: Callable[..., Any], context: Optional[Context], options: dict,
+                 dynamic: Optional[Mapping[str, Sequence[Optional[Dim]]]] = None):
         functools.update_wrapper(self, fn, updated=())
+        self._dynamic = dict(dynamic or {})
+        self._names = list(inspect.signature(fn).parameters) if self._dynamic else []
+        for name in self._dynamic:
+            if name not in self._names:
+                raise ValueError(f"dynamic: {name!r} is no parameter of the function: {', '.join(self._names)}")
         self._fn, self._context, self._options = fn, context, options
         self._forget()
         _functions.add(self)
@@ -205,7 +216,7 @@ class Function:
         for x in leaves:
             if isinstance(x, Tensor):  # a part of another graph that is being built
                 return self._fn(*args, **kwargs)
-        entry = self._entry(rest, leaves)
+        entry = self._entry(rest, leaves, args, kwargs)
         if not entry.stateful and entry.plain and not kwargs and all(type(a) is np.ndarray for a in args):
             self._of_arrays[tuple([(a.shape, a.dtype) for a in args])] = entry
         if entry.stateful:
@@ -221,24 +232,48 @@ class Function:
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
-    def _entry(self, rest: Hashable, leaves: Sequence[Any]) -> _Entry:
-        key = (rest, tuple([_signature(x) for x in leaves]))
+    def _dims(self, leaves: Sequence[Any], args: tuple, kwargs: dict[str, Any]) -> list[tuple[tuple, Any]]:
+        """Shapes and dtypes of the arrays, with dims where `dynamic` has them."""
+        signatures: list[tuple[tuple, Any]] = [_signature(x) for x in leaves]
+        for name, dims in self._dynamic.items():
+            at = self._names.index(name)
+            value = args[at] if at < len(args) else kwargs.get(name)
+            if value is None:
+                continue
+            found = [i for i, x in enumerate(leaves) if x is value]
+            if not found:
+                raise TypeError(f"dynamic: {name!r} is no array")
+            shape = signatures[found[0]][0]
+            if len(dims) > len(shape):
+                raise ShapeError(f"dynamic: {name!r} has {len(dims)} dims, the array is {list(shape)}")
+            new = tuple([n if d is None else d for n, d in zip(shape, (*dims, *[None] * len(shape)))])
+            for i in found:
+                signatures[i] = new, signatures[i][1]
+        return signatures
+
+    def _entry(self, rest: Hashable, leaves: Sequence[Any], args: tuple, kwargs: dict[str, Any]) -> _Entry:
+        signatures = self._dims(leaves, args, kwargs)
+        key = (rest, tuple(signatures))
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[key] = self._compile(rest, leaves)
+            entry = self._entries[key] = self._compile(rest, leaves, signatures)
         return entry
 
-    def _compile(self, rest: Hashable, leaves: Sequence[Any]) -> _Entry:
+    @property
+    def programs(self) -> list[Program]:
+        """What was compiled so far: a program for each signature."""
+        return [entry.program for entry in self._entries.values()]
+
+    def _compile(self, rest: Hashable, leaves: Sequence[Any], signatures: Sequence[tuple[tuple, Any]]) -> _Entry:
         context = self._context or default_context()
         with context.lock:
-            graph, result = self.trace(rest, leaves)
+            graph, result = self.trace(rest, signatures)
             return _Entry(graph.compile(**self._options), result, list(range(len(leaves))))
 
-    def trace(self, rest: Hashable, leaves: Sequence[Any]) -> tuple[Graph, Hashable]:
+    def trace(self, rest: Hashable, signatures: Sequence[tuple[tuple, Any]]) -> tuple[Graph, Hashable]:
         graph = Graph(getattr(self._fn, "__name__", "fn").strip("<>") or "fn", context=self._context)
         inputs = []
-        for i, x in enumerate(leaves):
-            shape, t = _signature(x)
+        for i, (shape, t) in enumerate(signatures):
             inputs.append(graph.input(f"in{i}", shape, t))
         args, kwargs = unflatten(rest, iter(inputs))
         with graph:
@@ -254,25 +289,25 @@ class Function:
         rest = flatten((args, kwargs), leaves)
         context = self._context or default_context()
         with context.lock:
-            return self.trace(rest, leaves)[0]
+            return self.trace(rest, self._dims(leaves, args, kwargs))[0]
 
     def program(self, *args: Any, **kwargs: Any) -> Program:
         """The program of a signature (compiled now, if it was not yet)."""
         leaves: list = []
         rest = flatten((args, kwargs), leaves)
-        return self._entry(rest, leaves).program
+        return self._entry(rest, leaves, args, kwargs).program
 
     def session(self, *args: Any, **kwargs: Any) -> Session:
         """The session that holds the function's states for a signature."""
         leaves: list = []
         rest = flatten((args, kwargs), leaves)
-        return self._entry(rest, leaves).session
+        return self._entry(rest, leaves, args, kwargs).session
 
     def bound(self, *args: Any, **kwargs: Any) -> "Bound":
         """A run on these very arrays, again and again, for the least overhead: `step = f.bound(a, b); step(); step.outputs`."""
         leaves: list = []
         rest = flatten((args, kwargs), leaves)
-        return Bound(self._entry(rest, leaves), leaves)
+        return Bound(self._entry(rest, leaves, args, kwargs), leaves)
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """What was fused and why, for a signature."""
@@ -289,7 +324,7 @@ class Bound:
         for s in entry.outputs:
             if s.dtype.numpy is None:
                 raise TypeError(f"{s!r}: {without_numpy(s.dtype)}")
-            arrays.append(np.empty(s.shape, s.dtype.numpy))
+            arrays.append(np.empty(self.session._shape_of(s), s.dtype.numpy))
         self.session.bind({s.name: a for s, a in zip(entry.outputs, arrays)})
         self.outputs: Tree = unflatten(entry.result, iter(arrays))
         self.run = self.session.run
@@ -300,16 +335,18 @@ class Bound:
 
 
 def compile(fn: Optional[Callable[..., Any]] = None, *, device: str = "cpu", mode: str = "compiled", fusion: int = -1, threads: int = 0,
-            schedule: Optional[str] = None, context: Optional[Context] = None) -> Any:
+            schedule: Optional[str] = None, context: Optional[Context] = None,
+            dynamic: Optional[Mapping[str, Sequence[Optional[Dim]]]] = None) -> Any:
     """A function that runs as compiled code: `f = tenon.compile(lambda x, w: (x @ w).relu()); y = f(a, b)`.
 
     It takes and returns NumPy arrays (and takes anything with `__dlpack__` on the CPU). Each signature (shapes, dtypes, and the
-    arguments that are no arrays) is traced and compiled once. Called on tensors, it becomes a part of their graph. Options are
+    arguments that are no arrays) is traced and compiled once. dynamic: sizes that every call gives anew, by parameter, of its first
+    axes (None: a number as usual): `dynamic={"x": (tenon.dim("batch", 1, 64),)}` is one program for all of them. Called on tensors, it becomes a part of their graph. Options are
     those of Graph.compile. Also a decorator."""
     options = {"device": device, "mode": mode, "fusion": fusion, "threads": threads, "schedule": schedule}
     if fn is None:
-        return lambda f: Function(f, context, options)
-    return Function(fn, context, options)
+        return lambda f: Function(f, context, options, dynamic)
+    return Function(fn, context, options, dynamic)
 
 
 # ---- gradients ------------------------------------------------------------------------------------------------------------

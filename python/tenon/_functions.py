@@ -14,6 +14,7 @@ import numpy as np
 from . import _abi
 from ._core import ArrayLike, Axes, Graph, Tensor, as_tensor, current_graph, dims_of, graph_of, ints, lib, together
 from ._core import _shape as c_shape
+from ._dims import Dim
 from ._dtypes import DTypeLike, dtype, float32, int64, promote
 from ._lib import ShapeError
 
@@ -108,11 +109,14 @@ def constant(value: Any, dtype: Optional[DTypeLike] = None) -> Tensor:
     return _graph().constant(value, dtype)
 
 
-def arange(start: int, stop: Optional[int] = None, step: int = 1, dtype: DTypeLike = int64) -> Tensor:
+def arange(start: Any, stop: Any = None, step: int = 1, dtype: DTypeLike = int64) -> Tensor:
     """start, start + step, ... below stop; arange(n) is 0 to n - 1."""
     start, stop = (0, start) if stop is None else (start, stop)
-    x = _graph().iota((len(range(start, stop, step)),), 0, dtype)
-    return x * step + start if (start, step) != (0, 1) else x
+    n: Any = stop - start if isinstance(stop, Dim) or isinstance(start, Dim) else len(range(start, stop, step))
+    if isinstance(n, Dim) and step != 1:
+        n = n.ceil_div(step)
+    x = _graph().iota((n,), 0, dtype)
+    return x if isinstance(start, int) and (start, step) == (0, 1) else x * step + start
 
 
 def eye(n: int, m: Optional[int] = None, dtype: DTypeLike = float32) -> Tensor:
@@ -511,31 +515,31 @@ def _counter(counter: Any) -> Tensor:
 def random_uniform(counter: Any, shape: Any, stream: int = 0) -> Tensor:
     """Uniform f32 in [0, 1): element i depends on the counter (a number that changes from run to run), the stream and i alone."""
     c = _counter(counter)
-    return c.graph.wrap(lib.tn_random_uniform(c._at(), stream, c_shape(dims_of(shape))))
+    return c.graph.wrap(lib.tn_random_uniform(c._at(), stream, c_shape(dims_of(shape), c.graph)))
 
 
 def random_normal(counter: Any, shape: Any, stream: int = 0) -> Tensor:
     """Standard normal f32."""
     c = _counter(counter)
-    return c.graph.wrap(lib.tn_random_normal(c._at(), stream, c_shape(dims_of(shape))))
+    return c.graph.wrap(lib.tn_random_normal(c._at(), stream, c_shape(dims_of(shape), c.graph)))
 
 
 def random_bernoulli(counter: Any, shape: Any, p: float, stream: int = 0) -> Tensor:
     """True with probability p."""
     c = _counter(counter)
-    return c.graph.wrap(lib.tn_random_bernoulli(c._at(), stream, c_shape(dims_of(shape)), p))
+    return c.graph.wrap(lib.tn_random_bernoulli(c._at(), stream, c_shape(dims_of(shape), c.graph), p))
 
 
 def random_exponential(counter: Any, shape: Any, stream: int = 0) -> Tensor:
     """Of rate 1."""
     c = _counter(counter)
-    return c.graph.wrap(lib.tn_nn_random_exponential(c._at(), stream, c_shape(dims_of(shape))))
+    return c.graph.wrap(lib.tn_nn_random_exponential(c._at(), stream, c_shape(dims_of(shape), c.graph)))
 
 
 def random_truncated_normal(counter: Any, shape: Any, low: float = -2.0, high: float = 2.0, stream: int = 0) -> Tensor:
     """Standard normal within bounds."""
     c = _counter(counter)
-    return c.graph.wrap(lib.tn_nn_random_truncated_normal(c._at(), stream, c_shape(dims_of(shape)), low, high))
+    return c.graph.wrap(lib.tn_nn_random_truncated_normal(c._at(), stream, c_shape(dims_of(shape), c.graph), low, high))
 
 
 def random_permutation(counter: Any, n: int, stream: int = 0) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ._core import ArrayLike, Tensor, ints, where
+from ._dims import Dim
 from ._dtypes import bool_, int32, int64
 from ._lib import ShapeError, UnsupportedError, here, lib
 
@@ -23,10 +24,15 @@ def take_rows(x: Tensor, index: ArrayLike, axis: int) -> Tensor:
         at = np.asarray(index)
         if at.dtype.kind not in "iu":
             raise TypeError(f"an index of dtype {at.dtype}: integers pick, and tenon.where chooses by a mask")
-        if at.size and not (-size <= at.min() and at.max() < size):
+        most = size.hi if isinstance(size, Dim) else size
+        if at.size and not (-most <= at.min() and at.max() < most):
             raise IndexError(f"{here().decode()}: index {at.min() if at.min() < -size else at.max()} is out of range for axis "
                              f"{axis} of size {size}")
-        index = x.graph.constant(np.where(at < 0, at + size, at).astype(np.int64))
+        if isinstance(size, Dim):
+            index = x.graph.constant(at.astype(np.int64))
+            index = where(at < 0, index + size, index) if (at < 0).any() else index
+        else:
+            index = x.graph.constant(np.where(at < 0, at + size, at).astype(np.int64))
     elif index.dtype is bool_:
         raise UnsupportedError("a mask as an index: its result has no shape before the run; choose with tenon.where")
     else:
@@ -35,6 +41,29 @@ def take_rows(x: Tensor, index: ArrayLike, axis: int) -> Tensor:
     picked: Any = index
     x.graph.at()
     return x.graph.wrap(lib.tn_gather(x._t, picked._t, axis))
+
+
+def _lower(x: Any, y: Any) -> Any:
+    return x.min(y) if isinstance(x, Dim) else y.min(x) if isinstance(y, Dim) else min(x, y)
+
+
+def _higher(x: Any, y: Any) -> Any:
+    return x.max(y) if isinstance(x, Dim) else y.max(x) if isinstance(y, Dim) else max(x, y)
+
+
+def _slice_of_run(s: slice, size: Any) -> tuple[Any, Any, int, bool]:
+    """The same where a size of the run is the axis's, or where the slice begins or ends."""
+    step = 1 if s.step is None else int(s.step)
+    if step == -1 and s.start is None and s.stop is None:
+        return 0, size, 1, True
+    if step < 1:
+        raise UnsupportedError("a slice that goes backwards along a size of the run: flip first")
+
+    def place(v: Any) -> Any:
+        return _higher(v + size, 0) if v < 0 else _lower(v, size)
+
+    start = 0 if s.start is None else place(s.start)
+    return start, size if s.stop is None else _higher(place(s.stop), start), step, False
 
 
 def _slice_axis(s: slice, size: int) -> tuple[int, int, int, bool]:
@@ -67,11 +96,11 @@ def _expand_ellipsis(x: Tensor, index: Any) -> list[Any]:
 def index_tensor(x: Tensor, index: Any) -> Tensor:
     """Slices first, then what is reversed, then one array of positions; integers drop their axis, None makes a new one."""
     items = _expand_ellipsis(x, index)
-    start: list[int] = []
-    stop: list[int] = []
+    start: list[Any] = []
+    stop: list[Any] = []
     step: list[int] = []
     flips: list[int] = []
-    shape: list[int] = []
+    shape: list[Any] = []
     picks: list[tuple[int, Any]] = []
     for item in items:
         axis = len(start)
@@ -79,7 +108,14 @@ def index_tensor(x: Tensor, index: Any) -> Tensor:
             shape.append(1)
             continue
         size = x.shape[axis]
-        if isinstance(item, slice):
+        lo: Any
+        hi: Any
+        if isinstance(item, slice) and any(isinstance(v, Dim) for v in (size, item.start, item.stop)):
+            lo, hi, by, back = _slice_of_run(item, size)
+            flips += [axis] if back else []
+            n = hi - lo
+            shape.append(n if by == 1 else n.ceil_div(by) if isinstance(n, Dim) else -(-n // by))
+        elif isinstance(item, slice):
             lo, hi, by, back = _slice_axis(item, size)
             flips += [axis] if back else []
             shape.append(len(range(lo, hi, by)))
@@ -87,6 +123,10 @@ def index_tensor(x: Tensor, index: Any) -> Tensor:
             lo, hi, by = 0, size, 1
             picks.append((len(shape), item))
             shape.append(size)
+        elif isinstance(item, Dim) or isinstance(size, Dim):
+            i = item if isinstance(item, Dim) else item.__index__()
+            lo, by = i + size if i < 0 else i, 1
+            hi = lo + 1
         else:
             i = item.__index__()
             if not -size <= i < size:

@@ -32,15 +32,15 @@ class Buffer:
     """Row-major memory of one dtype and shape: its address, and what keeps it alive. Without ml_dtypes, bf16 and
     floats of 8 bits are held as their bits."""
 
-    __slots__ = ("pointer", "nbytes", "owner", "dtype", "source")
+    __slots__ = ("pointer", "nbytes", "owner", "dtype", "source", "shape")
 
-    def __init__(self, pointer: int, nbytes: int, owner: Any, t: DType, source: Any):
-        self.pointer, self.nbytes, self.owner, self.dtype, self.source = pointer, nbytes, owner, t, source
+    def __init__(self, pointer: int, nbytes: int, owner: Any, t: DType, source: Any, shape: Any):
+        self.pointer, self.nbytes, self.owner, self.dtype, self.source, self.shape = pointer, nbytes, owner, t, source, tuple(shape)
 
     @classmethod
     def empty(cls, shape: Sequence[int], t: DType) -> "Buffer":
         array = np.empty(shape, t.bits)
-        return cls(array.ctypes.data, array.nbytes, array, t, array)
+        return cls(array.ctypes.data, array.nbytes, array, t, array, array.shape)
 
     @classmethod
     def of(cls, value: Any, t: DType, shape: Sequence[int]) -> "Buffer":
@@ -49,8 +49,8 @@ class Buffer:
             array = value
         elif hasattr(value, "__dlpack__") and not isinstance(value, np.generic):
             view = _dlpack.view(value)
-            if view.dtype is t and view.shape == tuple(shape) and view.contiguous:
-                return cls(view.pointer, _bytes(shape, t), view.owner, t, value)
+            if view.dtype is t and _fits(view.shape, shape) and view.contiguous:
+                return cls(view.pointer, _bytes(view.shape, t), view.owner, t, value, view.shape)
             array = _dlpack.to_numpy(value)
         else:
             array = np.asarray(value)
@@ -60,14 +60,19 @@ class Buffer:
             array = _bits(array, t)
         elif dtype(array.dtype) is not t:
             raise DTypeError(f"the array is {dtype(array.dtype)}, must be {t}: convert it with astype")
-        if array.shape != tuple(shape):
+        if not _fits(array.shape, shape):
             raise ShapeError(f"the array is {t}{list(array.shape)}, must be {t}{list(shape)}")
         array = np.ascontiguousarray(array, t.bits)
-        return cls(array.ctypes.data, array.nbytes, array, t, value)
+        return cls(array.ctypes.data, array.nbytes, array, t, value, array.shape)
 
     def array(self) -> np.ndarray:
         """The memory as an array of NumPy."""
         return widened(self.owner, self.dtype) if self.dtype.numpy is None else self.owner
+
+
+def _fits(given: Sequence[int], wanted: Sequence[Any]) -> bool:
+    """Sizes that a run gives (None) take any number; tn_bind_shape looks at it."""
+    return len(given) == len(wanted) and all(w is None or g == w for g, w in zip(given, wanted))
 
 
 def _bytes(shape: Sequence[int], t: DType) -> int:
@@ -102,11 +107,11 @@ def _bits(array: np.ndarray, t: DType) -> np.ndarray:
 
 
 class Slot:
-    """A named input or output of a program."""
+    """A named input or output of a program. None in its shape: the size is given by each run."""
 
     __slots__ = ("index", "kind", "name", "dtype", "shape")
 
-    def __init__(self, index: int, kind: str, name: str, t: DType, shape: tuple[int, ...]):
+    def __init__(self, index: int, kind: str, name: str, t: DType, shape: tuple[Any, ...]):
         self.index, self.kind, self.name, self.dtype, self.shape = index, kind, name, t, shape
 
     def __repr__(self) -> str:
@@ -180,7 +185,8 @@ class Program:
         kind, name, t, shape = ctypes.c_char(), ctypes.c_char_p(), ctypes.c_int(), _abi.tn_shape()
         self.context.check(lib.tn_program_slot(self._handle.pointer, i, ctypes.byref(kind), ctypes.byref(name), ctypes.byref(t),
                                                ctypes.byref(shape)))
-        return Slot(i, kind.value.decode(), (name.value or b"").decode(), BY_CODE[t.value], tuple(shape.dim[: shape.rank]))
+        return Slot(i, kind.value.decode(), (name.value or b"").decode(), BY_CODE[t.value],
+                    tuple(d if d >= 0 else None for d in shape.dim[: shape.rank]))
 
     def session(self) -> "Session":
         """A new session: its states start at their initial values."""
@@ -222,6 +228,12 @@ def _run_forked(_: Any) -> int:
     raise RuntimeError("this session was made before the process was forked: make one in the child")
 
 
+def _run_misfit(kind: Callable[[str], BaseException], text: str) -> Callable[[Any], int]:
+    def run(_: Any) -> int:
+        raise kind(text)
+    return run
+
+
 _sessions: "weakref.WeakSet[Session]" = weakref.WeakSet()
 
 
@@ -246,8 +258,10 @@ class Session:
         self._by_name = {s.name: s for s in program.slots}
         self._bound: dict[int, Any] = {}
         self._lock = threading.Lock()
+        self._dynamic = [s for s in program.slots if None in s.shape]
         self._states = {name: (t, shape) for name, t, shape in self._list_states()}
         self._entry: tuple[Any, Any, Any] = (lib.tn_session_run, ctypes.c_void_p(out.value), self._lock)
+        self._run_bound = self._entry
         _sessions.add(self)
 
     def _check(self, status: int) -> None:
@@ -260,6 +274,48 @@ class Session:
         except KeyError:
             raise ValueError(f"there is no input or output {name!r}: {', '.join(map(repr, self.program.slots))}") from None
 
+    # ---- sizes that a run gives ----
+
+    def bind_dim(self, name: str, value: int) -> "Session":
+        """Gives a tenon.dim its value: one that follows from no array. Returns the session."""
+        with self._lock:
+            self._check(lib.tn_bind_dim(self._handle.pointer, name.encode(), value))
+            self._fit_bound()
+        return self
+
+    def _shape_of(self, s: Slot) -> tuple[int, ...]:
+        """A slot's shape in the next run."""
+        if None not in s.shape:
+            return s.shape
+        shape = _abi.tn_shape()
+        self._check(lib.tn_session_shape(self._handle.pointer, s.index, ctypes.byref(shape)))
+        return tuple(shape.dim[: shape.rank])
+
+    def _fit(self, given: Mapping[int, tuple[int, ...]]) -> None:
+        """Sizes follow from these arrays and those that are bound; an error where they are not of one run."""
+        if not self._dynamic:
+            return
+        shapes = {s.index: (s, given[s.index] if s.index in given else self._bound[s.index].shape) for s in self._dynamic
+                  if s.index in given or s.index in self._bound}
+        for s, dims in shapes.values():
+            if s.kind == "i":
+                shape = _abi.tn_shape(rank=len(dims))
+                shape.dim[: len(dims)] = dims
+                self._check(lib.tn_bind_shape(self._handle.pointer, s.name.encode(), shape))
+        for s, dims in shapes.values():
+            if self._shape_of(s) != dims:
+                raise ShapeError(f"{s!r} is {list(self._shape_of(s))} for the sizes of the other arrays; given is {list(dims)}")
+
+    def _fit_bound(self) -> None:
+        """What is bound may be of other sizes than an array that came later: then run() is an error."""
+        if not self._dynamic:
+            return
+        self._entry = self._run_bound
+        try:
+            self._fit({})
+        except (ValueError, NotImplementedError) as e:
+            self._entry = (_run_misfit(type(e), str(e)), None, self._lock)
+
     # ---- runs ----
 
     def __call__(self, inputs: Optional[Mapping[str, Any]] = None, **more: Any) -> dict[str, np.ndarray]:
@@ -269,10 +325,14 @@ class Session:
         for s in self.program.inputs:
             if s.name not in given and s.index not in self._bound:
                 raise ValueError(f"{s!r} is not given")
-        outputs = [(s, Buffer.empty(s.shape, s.dtype)) for s in self.program.outputs if s.index not in self._bound]
-        bindings = _bindings([(s, b.pointer) for s, b in buffers + outputs])
         with self._lock:
-            self._check(lib.tn_run(self._handle.pointer, bindings, len(bindings)))
+            self._fit({s.index: b.shape for s, b in buffers})
+            outputs = [(s, Buffer.empty(self._shape_of(s), s.dtype)) for s in self.program.outputs if s.index not in self._bound]
+            bindings = _bindings([(s, b.pointer) for s, b in buffers + outputs])
+            try:
+                self._check(lib.tn_run(self._handle.pointer, bindings, len(bindings)))
+            finally:
+                self._fit_bound()
         return {s.name: b.array() for s, b in outputs}
 
     def bind(self, arrays: Optional[Mapping[str, Any]] = None, **more: Any) -> "Session":
@@ -286,6 +346,7 @@ class Session:
                     self._bound[s.index] = buffer
                 else:
                     self._bound.pop(s.index, None)
+        self._fit_bound()
         return self
 
     def run(self) -> None:
@@ -317,10 +378,11 @@ class Session:
             raise ShapeError("the rings have no entries")
         if steps < 0 or any(self._slot(name).kind != "o" for name in trace):
             raise ValueError(f"{steps} steps, or an input that is traced")
-        outputs = [(s, Buffer.empty((steps, *s.shape) if s.name in trace else s.shape, s.dtype))
-                   for s in self.program.outputs if s.index not in self._bound or s.name in trace]
         bindings = _bindings([(s, b.pointer) for s, b in entries])
         with self._lock:
+            self._fit({s.index: b.shape[1:] for s, b in entries})
+            outputs = [(s, Buffer.empty((steps, *self._shape_of(s)) if s.name in trace else self._shape_of(s), s.dtype))
+                       for s in self.program.outputs if s.index not in self._bound or s.name in trace]
             pointer = self._handle.pointer
             for s, b in outputs:
                 if s.name in trace:
@@ -333,6 +395,7 @@ class Session:
                 for s, _ in outputs:
                     bound = self._bound.get(s.index)
                     self._check(lib.tn_session_bind(pointer, s.index, bound.pointer if bound else None))
+                self._fit_bound()
         return {s.name: b.array() for s, b in outputs}
 
     def profile(self, seconds: float = 0.2, inputs: Optional[Mapping[str, Any]] = None, **more: Any) -> "Profile":
@@ -344,6 +407,7 @@ class Session:
         out = ctypes.c_void_p()
         try:
             with self._lock:
+                self._fit({})
                 self._check(lib.tn_session_profile(self._handle.pointer, seconds, ctypes.byref(out)))
             return Profile(out)
         finally:
