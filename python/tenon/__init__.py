@@ -7,6 +7,7 @@
 
 from . import io, nn, onnx, optim
 from ._core import Graph, Tensor, matmul, where
+from ._control import cond, scan, while_loop
 from ._dims import Dim, dim
 from ._dtypes import (DType, bfloat16, bool_, dtype, float8_e4m3fn, float8_e5m2, float16, float32, float64, int8, int16, int32, int64,
                       uint8, uint16, uint32, uint64)
