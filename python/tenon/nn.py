@@ -110,6 +110,49 @@ def instance_norm(x: Tensor, name: str, eps: float = 1e-5) -> Tensor:
     return x.graph.wrap(lib.tn_nn_instance_norm(x._at(), eps, name.encode()))
 
 
+def _recurrent(builder: Any, cell: bool, x: Tensor, hidden: int, name: str, layers: int, bidirectional: bool, batch_first: bool,
+               lengths: Optional[Tensor], state: Any, more: dict[str, Any]) -> Any:
+    h, c = _abi.tn_tensor(), _abi.tn_tensor()
+    opts = _abi.tn_nn_rnn_opts(layers=layers, bidirectional=int(bidirectional), batch_first=int(batch_first),
+                               out_h=_abi.C.cast(_abi.C.pointer(h), _abi.C.c_void_p), **more)
+    if cell:
+        opts.out_c = _abi.C.cast(_abi.C.pointer(c), _abi.C.c_void_p)
+    if lengths is not None:
+        opts.lengths = lengths._t
+    if state is not None:
+        opts.h = (state[0] if cell else state)._t
+        if cell:
+            opts.c = state[1]._t
+    y = x.graph.wrap(builder(x._at(), hidden, name.encode(), opts))
+    last = x.graph.wrap(h)
+    return y, ((last, x.graph.wrap(c)) if cell else last)
+
+
+def rnn(x: Tensor, hidden: int, name: str, *, layers: int = 1, bidirectional: bool = False, batch_first: bool = False,
+        lengths: Optional[Tensor] = None, state: Optional[Tensor] = None, recompute: bool = False) -> tuple[Tensor, Tensor]:
+    """h = tanh(x w_x + b + h w_h) along the first axis of [T, B, I] (batch_first: of [B, T, I]): the states of the last layer in each
+    step, and those that the layers end with, [layers, B, hidden] (bidirectional: twice as many). lengths [B]: of each sequence. state:
+    what the layers begin with, else zeros. recompute: gradients compute again what a step computed. Sizes may be those of a run."""
+    return _recurrent(lib.tn_nn_rnn, False, x, hidden, name, layers, bidirectional, batch_first, lengths, state,
+                      {"recompute": int(recompute)})
+
+
+def gru(x: Tensor, hidden: int, name: str, *, layers: int = 1, bidirectional: bool = False, batch_first: bool = False,
+        lengths: Optional[Tensor] = None, state: Optional[Tensor] = None, recompute: bool = False) -> tuple[Tensor, Tensor]:
+    """Gated recurrent units (Cho et al., 2014; the reset gate behind the product); arguments and results as of rnn."""
+    return _recurrent(lib.tn_nn_gru, False, x, hidden, name, layers, bidirectional, batch_first, lengths, state,
+                      {"recompute": int(recompute)})
+
+
+def lstm(x: Tensor, hidden: int, name: str, *, layers: int = 1, bidirectional: bool = False, batch_first: bool = False,
+         lengths: Optional[Tensor] = None, state: Optional[tuple[Tensor, Tensor]] = None, projection: int = 0, peepholes: bool = False,
+         clip: float = 0.0, recompute: bool = False) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Long short-term memory (Hochreiter & Schmidhuber, 1997); arguments and results as of rnn, but a state is a pair (h, c).
+    projection: h has so many units (0: hidden). peepholes: gates see c. clip: c stays in +-clip."""
+    return _recurrent(lib.tn_nn_lstm, True, x, hidden, name, layers, bidirectional, batch_first, lengths, state,
+                      {"projection": projection, "peepholes": int(peepholes), "clip": clip, "recompute": int(recompute)})
+
+
 # ---- without parameters ---------------------------------------------------------------------------------------------------
 
 

@@ -88,6 +88,32 @@ class Control(unittest.TestCase):
             want = np.tanh(np.concatenate([want, x], 1) @ s["cell/w"] + s["cell/b"])
         np.testing.assert_allclose(s(x=a)["y"], want, rtol=1e-4, atol=1e-5)
 
+    def test_recurrent_layers(self):
+        g = tenon.Graph()
+        batch, length = tenon.dim("batch", 1, 9), tenon.dim("length", 1, 12)
+        x = g.input("x", (length, batch, 3))
+        h, last = nn.rnn(x, 4, "rnn")
+        y, (_, c) = nn.lstm(x, 5, "lstm")
+        z, twice = nn.gru(x, 4, "gru", layers=2, bidirectional=True)
+        for name, t in (("h", h), ("last", last), ("y", y), ("c", c), ("z", z), ("twice", twice)):
+            g.output(t, name)
+        s = g.compile().session()
+        sigmoid = lambda v: 1 / (1 + np.exp(-v))  # noqa: E731
+        for n, b in ((1, 1), (2, 3), (7, 1), (12, 9)):
+            a = f32(n, b, 3)
+            out = s(x=a)
+            self.assertEqual((out["z"].shape, out["twice"].shape), ((n, b, 8), (4, b, 4)))
+            want, hs, cs = np.zeros((b, 4)), np.zeros((b, 5)), np.zeros((b, 5))
+            for t in range(n):
+                want = np.tanh(a[t] @ s["rnn/l0/w_x"] + s["rnn/l0/b"] + want @ s["rnn/l0/w_h"])
+                np.testing.assert_allclose(out["h"][t], want, rtol=1e-4, atol=1e-5)
+                i, f, u, o = np.split(a[t] @ s["lstm/l0/w_x"] + s["lstm/l0/b"] + hs @ s["lstm/l0/w_h"], 4, 1)
+                cs = sigmoid(f) * cs + sigmoid(i) * np.tanh(u)
+                hs = sigmoid(o) * np.tanh(cs)
+                np.testing.assert_allclose(out["y"][t], hs, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(out["last"][0], want, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(out["c"][0], cs, rtol=1e-4, atol=1e-5)
+
     def test_mistakes(self):
         x = f32(3)
 
