@@ -346,7 +346,8 @@ class Session:
                     self._bound[s.index] = buffer
                 else:
                     self._bound.pop(s.index, None)
-        self._fit_bound()
+        with self._lock:
+            self._fit_bound()
         return self
 
     def run(self) -> None:
