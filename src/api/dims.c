@@ -80,8 +80,15 @@ ARITHMETIC(tn_dim_add, ext_add)
 ARITHMETIC(tn_dim_mul, ext_mul)
 ARITHMETIC(tn_dim_floor_div, ext_floor_div)
 ARITHMETIC(tn_dim_ceil_div, ext_ceil_div)
-ARITHMETIC(tn_dim_min, ext_min)
-ARITHMETIC(tn_dim_max, ext_max)
+/* Where one of the two is the same in all runs, it is that one: shapes are compared as expressions. */
+static ext smaller_of(exts *t, ext x, ext y) {
+    return ext_never_less(t, x, y) ? y : ext_never_less(t, y, x) ? x : ext_min(t, x, y);
+}
+static ext larger_of(exts *t, ext x, ext y) {
+    return ext_never_less(t, x, y) ? x : ext_never_less(t, y, x) ? y : ext_max(t, x, y);
+}
+ARITHMETIC(tn_dim_min, smaller_of)
+ARITHMETIC(tn_dim_max, larger_of)
 
 /* ---- as values ---- */
 

@@ -197,6 +197,20 @@ static void as_with_numbers(void **state) {
     tn_ctx_free(ctx);
 }
 
+static void what_is_never_less(void **state) {
+    (void)state;
+    tn_ctx *ctx = test_ctx();
+    tn_graph *g = tn_graph_new(ctx, "ordered");
+    int64_t n = tn_dim(g, "n", 1, 40, 1), m = tn_dim(g, "m", 1, 40, 1), more = tn_dim_add(g, n, 2), area = tn_dim_mul(g, n, m);
+    assert_int_equal(tn_dim_min(g, more, tn_dim_add(g, n, 1)), tn_dim_add(g, n, 1));
+    assert_int_equal(tn_dim_max(g, n, more), more);
+    assert_int_equal(tn_dim_min(g, n, area), n);
+    assert_int_equal(tn_dim_max(g, n, area), area);
+    assert_int_equal(tn_dim_min(g, tn_dim_ceil_div(g, n, 2), n), tn_dim_ceil_div(g, n, 2));
+    assert_true(tn_dim_min(g, n, m) != n && tn_dim_min(g, n, m) != m);
+    tn_graph_free(g), tn_ctx_free(ctx);
+}
+
 static void mistakes_are_named(void **state) {
     (void)state;
     tn_ctx *ctx = test_ctx();
@@ -212,6 +226,7 @@ static void mistakes_are_named(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(as_with_numbers), cmocka_unit_test(mistakes_are_named) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(as_with_numbers), cmocka_unit_test(what_is_never_less),
+                                        cmocka_unit_test(mistakes_are_named) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
