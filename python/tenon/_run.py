@@ -188,6 +188,14 @@ class Program:
         return Slot(i, kind.value.decode(), (name.value or b"").decode(), BY_CODE[t.value],
                     tuple(d if d >= 0 else None for d in shape.dim[: shape.rank]))
 
+    def dims(self) -> list[str]:
+        """Names of the sizes that a run gives (tenon.dim)."""
+        names, name = [], ctypes.c_char_p()
+        for i in range(lib.tn_program_n_dims(self._handle.pointer)):
+            self.context.check(lib.tn_program_dim(self._handle.pointer, i, ctypes.byref(name), None, None, None))
+            names.append((name.value or b"").decode())
+        return names
+
     def session(self) -> "Session":
         """A new session: its states start at their initial values."""
         return Session(self)

@@ -3,8 +3,9 @@
 In:  the graphs of core ATen ops that AOTAutograd makes of a model, forward and backward.
 Out: functions of tensors. What Tenon has an op for is compiled, in the largest pieces that need nothing else in between; every
      other op runs in PyTorch, with its name in the log "tenon.torch" (random numbers do, so they are PyTorch's own).
-Tensors are read and written in place: parameters are shared, and nothing is copied that is contiguous. With dynamic shapes a graph
-is compiled once for each set of sizes that comes. Tensors are those of the CPU.
+Tensors are read and written in place: parameters are shared, and nothing is copied that is contiguous. Sizes that change are dims of
+one program, which is compiled again, with more room, when a size exceeds its range; what a dim cannot say makes that size a number, with
+a program for each, and the log says what. Tensors are those of the CPU.
 """
 
 # What PyTorch says of the types of its graphs differs from version to version.
@@ -14,12 +15,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import logging
 import operator
 import threading
 from typing import Any, Callable, Iterator, Optional, Sequence
 
 import torch
+from sympy import Expr
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import register_backend
 from torch.fx import GraphModule, Node
@@ -27,10 +30,12 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from .._core import Graph, Tensor
+from .._dims import Dim
 from .._lib import TenonError, default_context, generation, lib
 from .._run import Program, Session, _bindings
 from . import _aten
 from ._record import Recorded, needed, record
+from ._sizes import Dims, Sizes, expression
 
 log = logging.getLogger("tenon.torch")
 
@@ -57,7 +62,7 @@ def _is_view_of_input(node: Any, memo: dict[Node, bool]) -> bool:
         return False
     if node not in memo:
         memo[node] = node.op == "placeholder" or (
-            node.op == "call_function" and node.target in _aten.VIEWS and
+            node.op == "call_function" and (node.target in _aten.VIEWS or _aten.is_number(node)) and bool(node.all_input_nodes) and
             all(_is_view_of_input(a, memo) for a in node.all_input_nodes))
     return memo[node]
 
@@ -75,23 +80,58 @@ def _order(x: torch.Tensor) -> Any:
     return x.permute(order).is_contiguous() and order
 
 
+compilations = 0  # programs that this module has made
+
+
 class _Specialised:
-    """The program of one set of sizes and orders in memory, and sessions of it: each thread that comes at the same time has its
+    """The program of one range of sizes and of orders in memory, and sessions of it: each thread that comes at the same time has its
     own."""
 
-    def __init__(self, program: Any, inputs: list[int], outputs: list[tuple], computed: list[Any]):
-        self.program, self.inputs, self.outputs, self.computed = program, inputs, outputs, computed
+    def __init__(self, program: Any, inputs: list[int], outputs: list[torch.dtype], computed: list[Any], dims: Dims):
+        self.program, self.inputs, self.outputs, self.computed, self.dims = program, inputs, outputs, computed, dims
         self.plain = bool(outputs) and all(c is _TENSOR for c in computed)  # no view of an argument, no number
+        self.made: dict[tuple, Any] = {}  # by the values of sizes: shapes and dtypes of what is computed, and numbers among the results
+        self.named = [(name.encode(), dims.sizes.names.index(name)) for name in program.dims()] if program else []
         self.idle: list[tuple] = []
 
-    def run(self, args: Sequence[Any], orders: Sequence[Any]) -> list[Any]:
+    def open(self) -> None:
+        """Its first session: there may be no memory for it."""
+        if self.program:
+            self.idle.append(self.new())
+
+    def takes(self, values: tuple[int, ...]) -> bool:
+        return values in self.made or self.dims.takes(values)
+
+    def new(self) -> tuple:
+        session = Session(self.program)
+        table = _bindings([(s, 0) for s in self.program.inputs + self.program.outputs])
+        return session, table, list(table), session._handle.pointer, [None]
+
+    def sized(self, session: Any, values: tuple[int, ...]) -> Any:
+        """What the results are for these values, of which the session knows."""
+        shapes = [session._shape_of(s) for s in self.program.outputs] if self.program else []
+        numbers = [self.dims.sizes.number(c, values) if isinstance(c, Expr) else c for c in self.computed]
+        if len(self.made) > 4096:
+            self.made.clear()
+        made = self.made[values] = list(zip(shapes, self.outputs)), numbers
+        return made
+
+    def run(self, args: Sequence[Any], orders: Sequence[Any], values: tuple[int, ...]) -> Any:
+        """Tensors, and which of the results they are (_TENSOR), beside numbers."""
+        if self.program is None:
+            return (), (self.made.get(values) or self.sized(None, values))[1]
         try:
             one = self.idle.pop()
         except IndexError:
-            session = Session(self.program)
-            table = _bindings([(s, 0) for s in self.program.inputs + self.program.outputs])
-            one = session, table, list(table), session._handle.pointer
-        session, table, rows, pointer = one
+            one = self.new()
+        session, table, rows, pointer, last = one
+        if last[0] != values:
+            for name, i in self.named:
+                status = lib.tn_bind_dim(pointer, name, values[i])
+                if status:
+                    session._check(status)
+            last[0] = values
+        made = self.made.get(values) or self.sized(session, values)
         held = []
         for row, at in zip(rows, self.inputs):
             x = args[at]
@@ -99,18 +139,22 @@ class _Specialised:
                 x = x.resolve_conj().resolve_neg().contiguous()
                 held.append(x)
             row.data = x.data_ptr()
-        out = [torch.empty(shape, dtype=dtype) for shape, dtype in self.outputs]
+        out = [torch.empty(shape, dtype=dtype) for shape, dtype in made[0]]
         for row, y in zip(rows[len(self.inputs):], out):
             row.data = y.data_ptr()
         status = lib.tn_run(pointer, table, len(rows))
         if status:
             session._check(status)
         self.idle.append(one)
-        return out
+        return out, made[1]
+
+
+_REFUSALS = (TenonError, NotImplementedError, IndexError, ValueError, TypeError)
+MUCH = 1 << 28  # bytes of a program's temporaries: it then gets no room above the sizes that come
 
 
 class Compiled:
-    """A graph of ATen ops as a function of tensors. Programs are made for the sizes that it is called with."""
+    """A graph of ATen ops as a function of tensors and sizes. Its program is made when it is called."""
 
     def __init__(self, module: GraphModule, options: dict):
         self.module, self.options = module, options
@@ -121,87 +165,149 @@ class Compiled:
         self.results = [result] if self.single else list(result)
         memo: dict[Node, bool] = {}
         self.views = [_is_view_of_input(r, memo) for r in self.results]
-        values = [n.meta.get("val") for n in self.arguments]  # tensors whose sizes and dtypes, which are no complex ones, are known
-        self.fixed = all(isinstance(v, torch.Tensor) and v.dtype in _aten.DTYPES and all(isinstance(d, int) for d in v.shape) for v in values)
+        values = [n.meta.get("val") for n in self.arguments]
+        self.sizes = Sizes(values)
+        self.fixed = not self.sizes.names and all(isinstance(v, torch.Tensor) and v.dtype in _aten.DTYPES for v in values)
+        self.others = [i for i, v in enumerate(values) if not isinstance(v, (torch.Tensor, torch.SymInt))]  # a program is for their values
+        self.literal: tuple[int, ...] = ()  # symbols that are numbers to a program
+        self.most = [0] * len(self.sizes.names)
         self.programs: dict[Any, Any] = {}  # a _Specialised, or _NOTHING
         self.lock = threading.Lock()
 
+    def key(self, args: Sequence[Any], orders: Sequence[Any], values: tuple[int, ...]) -> Any:
+        return (generation(), *orders, *[values[i] for i in self.literal],
+                *[tuple(args[i].shape) if isinstance(args[i], torch.Tensor) else args[i] for i in self.others])
+
     def __call__(self, *args: Any) -> Any:
         if self.fixed:
+            values: tuple[int, ...] = ()
             orders = [None if a.is_contiguous() and not a.is_neg() else _order(a) for a in args]
-            key = (generation(), *orders)
+            special = self.programs.get((generation(), *orders))
         else:
+            values = self.sizes.of(args)
             orders = [_order(a) for a in args]
-            key = (generation(), *orders, *[tuple(a.shape) if isinstance(a, torch.Tensor) else a for a in args])
-        special = self.programs.get(key)
-        if special is None:
-            special = self.first(key, args, orders)
+            special = self.programs.get(self.key(args, orders, values))
+        if special is None or special is not _NOTHING and not special.takes(values):
+            special = self.first(args, orders, values)
         if special is _NOTHING:
             return self.module(*args)
+        out, computed = special.run(args, orders, values)
         if special.plain:
-            out = special.run(args, orders)
             return out[0] if self.single else tuple(out)
-        tensors = iter(special.run(args, orders) if special.outputs else ())
+        tensors = iter(out)
         memo: dict[Node, Any] = dict(zip(self.arguments, args))
-        out = [view_of(r, memo) if is_view else next(tensors) if computed is _TENSOR else computed
-               for r, is_view, computed in zip(self.results, self.views, special.computed)]
+        out = [view_of(r, memo) if is_view else next(tensors) if c is _TENSOR else c
+               for r, is_view, c in zip(self.results, self.views, computed)]
         return out[0] if self.single else tuple(out)
 
-    def first(self, key: Any, args: Sequence[Any], orders: Sequence[Any]) -> Any:
-        """The program for new sizes; where Tenon refuses it, PyTorch runs the graph, and the log says why."""
+    def first(self, args: Sequence[Any], orders: Sequence[Any], values: tuple[int, ...]) -> Any:
+        """The program for new sizes. What Tenon refuses of sizes that change, it is given as numbers; what it refuses of these, PyTorch
+        runs. The log says why."""
         with self.lock:
-            if key not in self.programs:
+            key = self.key(args, orders, values)
+            special = self.programs.get(key)
+            if special is not None and (special is _NOTHING or special.takes(values)):
+                return special
+            reason: Any = None
+            for literal in self.choices():
                 try:
                     with _no_collection():
-                        self.programs[key] = self.specialise(args, orders)
-                except (TenonError, NotImplementedError, IndexError, ValueError, TypeError) as e:
-                    log.warning("a graph of %d nodes runs in PyTorch: %s", len(self.module.graph.nodes), e)
-                    self.programs[key] = _NOTHING
-            return self.programs[key]
+                        special = self.roomy(args, orders, values, literal)
+                except _REFUSALS as e:
+                    reason = reason or e
+                    continue
+                if literal != self.literal:
+                    log.warning("a graph of %d nodes has a program for each %s: %s", len(self.module.graph.nodes),
+                                ", ".join(self.sizes.names[i] for i in literal if i not in self.literal), reason)
+                    self.literal = literal
+                    self.programs.clear()
+                break
+            else:
+                log.warning("a graph of %d nodes runs in PyTorch: %s", len(self.module.graph.nodes), reason)
+                self.literal, special = tuple(range(len(values))), _NOTHING
+            self.programs[self.key(args, orders, values)] = special
+            return special
 
-    def specialise(self, args: Sequence[Any], orders: Sequence[Any]) -> _Specialised:
+    def choices(self) -> Iterator[tuple[int, ...]]:
+        """Which symbols may be numbers to a program: as few as there must."""
+        free = [i for i in range(len(self.most)) if i not in self.literal]
+        for n in range(len(free) + 1):
+            if n in (0, 1, len(free)) or len(free) < 5:
+                for more in itertools.combinations(free, n):
+                    yield tuple(sorted(self.literal + more))
+
+    def roomy(self, args: Sequence[Any], orders: Sequence[Any], values: tuple[int, ...], literal: tuple[int, ...]) -> _Specialised:
+        dims = Dims(self.sizes, values, literal, self.most, False)
+        special = self.specialise(args, orders, values, dims)
+        if special.program and len(literal) < len(values) and special.program.stats()["arena_bytes"] > MUCH:
+            dims = Dims(self.sizes, values, literal, self.most, True)
+            special = self.specialise(args, orders, values, dims)
+        self.most = [max(m, v) for m, v in zip(self.most, values)]
+        special.open()
+        return special
+
+    def specialise(self, args: Sequence[Any], orders: Sequence[Any], values: tuple[int, ...], dims: Dims) -> _Specialised:
+        global compilations
         with default_context().lock:
             graph = Graph("aten")
-            values: dict[Node, Any] = {}
+            graph.symbols = dims
+            known: dict[Node, Any] = {}
             inputs = []
             in_use = needed([r for r, is_view in zip(self.results, self.views) if not is_view])
             for i, (node, a) in enumerate(zip(self.arguments, args)):
-                values[node] = a
-                if isinstance(a, torch.Tensor) and node in in_use:
-                    values[node] = self.input(graph, f"a{i}", a, orders[i])
+                known[node], val = a, node.meta.get("val")
+                if node not in in_use:
+                    continue
+                if isinstance(a, torch.Tensor):
+                    shape = [dims.of(d, graph) for d in val.shape] if isinstance(val, torch.Tensor) else list(a.shape)
+                    known[node] = self.input(graph, f"a{i}", a, shape, orders[i])
                     inputs.append(i)
+                elif isinstance(val, torch.SymInt):
+                    known[node] = dims.of(val, graph)
             computed: list[Any] = []
-            outputs: list[tuple] = []
+            outputs: list[torch.dtype] = []
             with graph:
                 for node in self.module.graph.nodes:
                     if node in in_use and node.op not in ("placeholder", "output"):
-                        values[node] = self.evaluate(graph, node, values)
+                        known[node] = self.evaluate(graph, node, known, dims)
                 for r, is_view in zip(self.results, self.views):
-                    y = values.get(r) if isinstance(r, Node) else r
-                    computed.append(_TENSOR if isinstance(y, Tensor) and not is_view else y)
+                    y = known.get(r) if isinstance(r, Node) else r
                     if isinstance(y, Tensor) and not is_view:
-                        y = y.astype(_aten.dtype_of(r.meta["val"].dtype))
-                        graph.output(y, f"y{len(outputs)}")
-                        outputs.append((y.shape, r.meta["val"].dtype))
-            return _Specialised(graph.compile(**self.options) if outputs else None, inputs, outputs, computed)
+                        dtype = r.meta["val"].dtype
+                        graph.output(y.astype(_aten.dtype_of(dtype)), f"y{len(outputs)}")
+                        computed.append(_TENSOR)
+                        outputs.append(dtype)
+                    else:
+                        computed.append(_number_of(y, r) if isinstance(r, Node) and not is_view else y)
+            compilations += bool(outputs)
+            return _Specialised(graph.compile(**self.options) if outputs else None, inputs, outputs, computed, dims)
 
     @staticmethod
-    def input(graph: Graph, name: str, a: torch.Tensor, order: Optional[tuple[int, ...]]) -> Tensor:
+    def input(graph: Graph, name: str, a: torch.Tensor, shape: list[Any], order: Optional[tuple[int, ...]]) -> Tensor:
         """A tensor whose axes lie in another order is read as it lies: transposed parameters are not copied."""
         t = _aten.dtype_of(a.dtype)
         if not order:
-            return graph.input(name, tuple(a.shape), t)
+            return graph.input(name, shape, t)
         back = [order.index(i) for i in range(len(order))]
-        return graph.input(name, [a.shape[i] for i in order], t).transpose(back)
+        return graph.input(name, [shape[i] for i in order], t).transpose(back)
 
-    def evaluate(self, graph: Graph, node: Node, values: dict[Node, Any]) -> Any:
+    def evaluate(self, graph: Graph, node: Node, known: dict[Node, Any], dims: Dims) -> Any:
         if node.op == "get_attr":
             return graph.constant(getattr(self.module, node.target).detach().contiguous())
-        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: values[n])
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: known[n])
         try:
             return _aten.build(node, graph, args, kwargs)
-        except TenonError as e:
-            raise type(e)(f"{node.target} of {node.format_node()}: {e}") from e
+        except _REFUSALS as e:
+            if isinstance(e, TenonError):
+                raise type(e)(f"{node.target} of {node.format_node()}: {e}") from e
+            raise TypeError(f"{node.target}: {e}") from e
+
+
+def _number_of(y: Any, r: Node) -> Any:
+    """A result that is no tensor."""
+    if isinstance(y, Tensor):
+        raise TypeError(f"{r.target}: a number that is computed")
+    return expression(r.meta["val"]) if isinstance(y, Dim) else y
 
 
 _NOTHING = object()  # stands for a program that cannot be

@@ -24,7 +24,9 @@ from .. import _abi
 from .. import _functions as F
 from .. import nn
 from .._core import Graph, Tensor, as_tensor, build as build_op, lib, where
+from .._dims import Dim
 from .._dtypes import DType, bfloat16, bool_, dtype, float16, float32, float64, int8, int32, int64, uint8
+from ._sizes import ceil_div, largest, least
 
 aten = torch.ops.aten
 
@@ -113,14 +115,26 @@ def supported(node: Node) -> bool:
 
 
 def build(node: Node, graph: Graph, args: tuple, kwargs: dict) -> Any:
-    """What a node computes. Numbers of the graph's sizes are computed at once."""
+    """What a node computes. Numbers of the graph's sizes are computed at once: those that a run gives are Dims, and tensors where they have
+    a fraction."""
     if node.target is operator.getitem:
         return args[0][args[1]]
-    if node.target in (aten.sym_size.int, torch.ops.aten.sym_size.int):
+    if node.target is aten.sym_size.int:
         return args[0].shape[args[1]]
+    if node.target is aten.sym_numel.default:
+        return args[0].size
     if is_number(node):
-        return node.target(*args, **kwargs)
+        of_run = any(isinstance(a, (Dim, Tensor)) for a in args)
+        return (NUMBERS.get(node.target, node.target) if of_run else node.target)(*args, **kwargs)
     return OPS[node.target](node, graph, *args, **kwargs)
+
+
+def _fraction(x: Any) -> Any:
+    return x.value().astype(float64) if isinstance(x, Dim) else x
+
+
+NUMBERS = {torch.sym_max: largest, torch.sym_min: least, torch.sym_float: _fraction, operator.truediv: lambda x, y: _fraction(x) / _fraction(y),
+           torch._sym_sqrt: lambda x: _fraction(x).sqrt(), operator.pow: lambda x, n: math.prod([x] * n) if isinstance(n, int) and n > 0 else _fraction(x) ** _fraction(n)}
 
 
 # ---- elementwise ----------------------------------------------------------------------------------------------------------
@@ -398,9 +412,35 @@ def _expand(node: Node, graph: Graph, x: Tensor, shape: Sequence[int], **_: Any)
     return x.broadcast_to([x.shape[i - extra] if d == -1 else d for i, d in enumerate(shape)])
 
 
+def sizes_of(x: torch.Tensor, graph: Graph) -> list[Any]:
+    """The shape of a fake tensor."""
+    return [graph.symbols.of(d, graph) for d in x.shape]
+
+
+def _negative(v: Any, of: Any) -> bool:
+    """Whether a place counts from the end; PyTorch has a guard for it."""
+    if isinstance(v, Dim) and v.lo < 0 <= v.hi and isinstance(of, Node):
+        return of.meta["val"].node.hint < 0
+    return (v.hi if isinstance(v, Dim) else v) < 0
+
+
 @op(aten.slice.Tensor)
 def _slice(node: Node, graph: Graph, x: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Tensor:
-    return x[(slice(None),) * (dim % x.ndim) + (slice(start, end, step),)]
+    dim = dim % x.ndim
+    n, start, end = x.shape[dim], 0 if start is None else start, None if isinstance(end, int) and end >= 1 << 62 else end
+    if not any(isinstance(v, Dim) for v in (n, start, end)):
+        return x[(slice(None),) * dim + (slice(start, end, step),)]
+    ends = [v + n if v is not None and _negative(v, of) else v for v, of in ((start, node.args[2] if len(node.args) > 2 else 0),
+                                                                            (end, node.args[3] if len(node.args) > 3 else None))]
+    if isinstance(ends[0], Dim) and ends[0].lo < 0 or isinstance(ends[1], Dim) and ends[1].lo < 0:
+        ends = [largest(v, 0) if isinstance(v, Dim) else v for v in ends]
+    return _part(graph, x, dim, ends[0], ends[1], step, sizes_of(node.meta["val"], graph)[dim])
+
+
+def _part(graph: Graph, x: Tensor, dim: int, start: Any, end: Any, step: int, size: Any) -> Tensor:
+    """A slice that PyTorch knows the size of, where a run gives sizes. Rows are picked where it is not proved that a slice has it."""
+    y = x[(slice(None),) * dim + (slice(start, end, step),)]
+    return y if y.shape[dim] == size else graph.wrap(lib.tn_gather(x._at(), (graph.iota((size,)) * step + start)._t, dim))
 
 
 @op(aten.select.int)
@@ -451,6 +491,9 @@ def _split_with_sizes(node: Node, graph: Graph, x: Tensor, sizes: Sequence[int],
 @op(aten.split.Tensor)
 def _split(node: Node, graph: Graph, x: Tensor, size: int, dim: int = 0) -> list[Tensor]:
     n = x.shape[dim]
+    if isinstance(n, Dim) or isinstance(size, Dim):  # PyTorch knows how many
+        sizes = [sizes_of(y, graph)[dim] for y in node.meta["val"]]
+        return [_part(graph, x, dim % x.ndim, size * i, size * i + d, 1, d) for i, d in enumerate(sizes)]
     return F.split(x, [size] * (n // size) + ([n % size] if n % size else []), dim) if n else [x]
 
 
@@ -489,11 +532,16 @@ def _pad(node: Node, graph: Graph, x: Tensor, pad: Sequence[int], value: float =
 def _slice_scatter(node: Node, graph: Graph, x: Tensor, source: Tensor, dim: int = 0, start: Any = None, end: Any = None,
                    step: int = 1) -> Tensor:
     n, dim = x.shape[dim], dim % x.ndim
-    lo, hi, by = slice(start, end, step).indices(n)
+    if isinstance(n, Dim) or isinstance(start, Dim) or isinstance(end, Dim):
+        ends = [(0, 0) if start is None else (start, node.args[3]), (n, 0) if end is None else (end, node.args[4])]
+        lo, hi = [least(largest(v + n, 0) if _negative(v, of) else v, n) for v, of in ends]
+        by = step
+    else:
+        lo, hi, by = slice(start, end, step).indices(n)
     at = graph.iota((n,), 0)
     inside = (at >= lo) & (at < hi) & ((at - lo) % by == 0)
     rows = (at - lo) // by
-    spread = source.take(where(inside, rows, 0), dim) if source.shape[dim] else x
+    spread = source.take(where(inside, rows, 0), dim) if source.shape[dim] != 0 else x
     return build_op(graph, "select", inside.reshape([n if i == dim else 1 for i in range(x.ndim)]), spread.astype(x.dtype), x)
 
 
@@ -501,7 +549,7 @@ def _slice_scatter(node: Node, graph: Graph, x: Tensor, source: Tensor, dim: int
 def _select_scatter(node: Node, graph: Graph, x: Tensor, source: Tensor, dim: int, index: int) -> Tensor:
     dim = dim % x.ndim
     at = graph.iota((x.shape[dim],), 0).reshape([d if i == dim else 1 for i, d in enumerate(x.shape)])
-    return build_op(graph, "select", at == index % x.shape[dim], source.astype(x.dtype).expand_dims(dim), x)
+    return build_op(graph, "select", at == (index if index >= 0 else index + x.shape[dim]), source.astype(x.dtype).expand_dims(dim), x)
 
 
 @op(aten.tril.default)
@@ -523,6 +571,8 @@ def _full(node: Node, graph: Graph, shape: Sequence[int], value: Any, **_: Any) 
 
 
 def _filled(graph: Graph, shape: Sequence[int], value: Any, t: DType) -> Tensor:
+    if isinstance(value, (Tensor, Dim)):
+        return as_tensor(value, graph).astype(t).broadcast_to(shape)
     return graph.full(tuple(shape), value if t.kind == "f" else bool(value) if t is bool_ else int(value), t)
 
 
@@ -563,7 +613,10 @@ def _scalar_tensor(node: Node, graph: Graph, value: Any, **_: Any) -> Tensor:
 
 @op(aten.arange.start_step)
 def _arange(node: Node, graph: Graph, start: Any, stop: Any, step: Any = 1, **_: Any) -> Tensor:
-    return graph.constant(np.arange(start, stop, step).astype(result_dtype(node).numpy))
+    t = result_dtype(node)
+    if any(isinstance(v, Dim) for v in (start, stop, step)):
+        return graph.iota((ceil_div(stop - start, step),), 0, t) * step + start
+    return graph.constant(np.arange(start, stop, step).astype(t.numpy))
 
 
 @op(torch.ops.prims.iota.default)
@@ -694,6 +747,11 @@ def _by_phases(x: Tensor, w: Tensor, stride: Sequence[int], padding: Sequence[in
 FEW_POSITIONS = 16  # of an image: a vector has more elements
 
 
+def _fewer(n: Any, most: int) -> bool:
+    """In all runs."""
+    return (n.hi if isinstance(n, Dim) else n) < most
+
+
 def _convolve(x: Tensor, w: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], transposed: bool,
               output_padding: Sequence[int], groups: int, beside: bool = False) -> Tensor:
     """x[N,C,..], w[O,C/groups,..] -> [N,O,..]: windows of x, contracted with w. Transposed: x is spread out by zeros, and w is
@@ -728,7 +786,7 @@ def _convolve(x: Tensor, w: Tensor, stride: Sequence[int], padding: Sequence[int
         w = w.reshape((groups, w.shape[0] // groups) + w.shape[1:])
     of_v, of_w = [1 + g, *range(2 + n + g, 2 + 2 * n + g)], list(range(1 + g, 2 + n + g))
     batch_v, batch_w = [1] * g, [0] * g
-    if beside and not g and max(stride) == 1 < max(w.shape[2:]) and math.prod(v.shape[2:2 + n]) < FEW_POSITIONS:
+    if beside and not g and max(stride) == 1 < max(w.shape[2:]) and _fewer(math.prod(v.shape[2:2 + n]), FEW_POSITIONS):
         y = F.dot_general(w, v, (of_w, of_v), (batch_w, batch_v))  # [G,O/G,N,positions]
         y = y.transpose([1 + g, *range(1 + g), *range(2 + g, 2 + n + g)])
     else:
@@ -848,7 +906,12 @@ def _batch_norm(node: Node, graph: Graph, x: Tensor, w: Any, b: Any, running_mea
         n = math.prod(x.shape[a] for a in axes)
         mean, var = x.mean(axes), x.var(axes, False, 0)
         running_mean = mean * momentum + running_mean * (1 - momentum)
-        running_var = var * (n / (n - 1) * momentum if n > 1 else math.nan) + running_var * (1 - momentum)
+        if isinstance(n, Dim):
+            many = n.value().astype(var.dtype)
+            unbiased = var * (many / (many - 1) * momentum)
+        else:
+            unbiased = var * (n / (n - 1) * momentum if n > 1 else math.nan)
+        running_var = unbiased + running_var * (1 - momentum)
     scale = (var + eps).rsqrt()
     y = (x - _channels(mean, x.ndim)) * _channels(scale, x.ndim)
     y = y if w is None else y * _channels(w, x.ndim)
@@ -957,7 +1020,7 @@ def result_dtype_of(node: Node, i: int) -> DType:
 def _max_pool_backward(node: Node, graph: Graph, g: Tensor, x: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool,
                        indices: Tensor) -> Tensor:
     plane = x.shape[-2] * x.shape[-1]
-    planes = x.size // max(plane, 1)
+    planes = math.prod(x.shape[:-2])
     at = indices.reshape((planes, -1)) + graph.iota((planes, 1), 0) * plane
     zeros = graph.full((x.size,), 0, x.dtype)
     return F.scatter_add(zeros, at.flatten(), g.flatten(), 0).reshape(x.shape)
@@ -1123,11 +1186,18 @@ def _index_form(node: Node) -> bool:
         isinstance(n, Node) and n.meta["val"].dtype in (torch.int32, torch.int64) for _, n in given)
 
 
+def _broadcast(shapes: Sequence[tuple]) -> tuple:
+    """The shape of what has all of these."""
+    rank = max(map(len, shapes))
+    rows = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
+    return tuple(next((d for d in column if d != 1), 1) for column in zip(*rows))
+
+
 def _index_places(graph: Graph, x: Tensor, indices: Sequence[Optional[Tensor]]) -> tuple[Tensor, Tensor, list[int], tuple[int, ...]]:
     """x with the indexed axes as one, the places in it, the axes, and the shape of the indices."""
     dims = [i for i, t in enumerate(indices) if t is not None]
     given = [t for t in indices if t is not None]
-    shape = np.broadcast_shapes(*[t.shape for t in given])
+    shape = _broadcast([t.shape for t in given])
     flat = _flat_index(graph, x.shape, dims, [t.broadcast_to(shape) for t in given])
     rows = math.prod(x.shape[d] for d in dims)
     return x.reshape(x.shape[: dims[0]] + (rows,) + x.shape[dims[-1] + 1:]), flat, dims, shape
