@@ -385,7 +385,8 @@ TN_API tn_tensor tn_argmin(tn_tensor x, int axis, int keep); /* i64; the first i
 
 /* Order along an axis. Equal values keep their order; NaNs are the largest, -0 equals 0. Indices are i64. Gradients go where
  * the values came from; none goes through indices. Bitonic networks of min and max (Batcher 1968): n log(n)^2 / 2 exchanges of
- * vectors; n is the most that the axis may have where a run gives its size. */
+ * vectors; n is the most that the axis may have where a run gives its size. tn_sort moves values without their positions, in
+ * about half of the time: zeros of both signs may change places there, and a NaN may lose its sign and payload. */
 TN_API tn_tensor tn_sort(tn_tensor x, int axis, int descending);
 TN_API tn_tensor tn_argsort(tn_tensor x, int axis, int descending);
 /* The k largest (or smallest), in order; out_index: where they stood (may be NULL). k, which may be a dim, is up to the size of

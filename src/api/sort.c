@@ -1,9 +1,11 @@
 /* sort.c - sort, argsort, top-k: compositions.
  *
  * A sort is a bitonic network (Batcher 1968): compare and exchange, min and max of two slices, in an order that does not depend
- * on the values. So it is made of ops that run in vectors on every device, fuse, and need no rule of their own. What is sorted
- * are keys of 64 bits, the value's order above its position: no two are equal, which makes the order stable, and the position
- * is read off the sorted key. Values of 64 bits are sorted twice, by their lower and then by their upper 32 bits.
+ * on the values. So it is made of ops that run in vectors on every device, fuse, and need no rule of their own. Keys are
+ * sorted: integers in the order of the values. For values alone a key is an integer of the value's width, which tells all of
+ * the value. For positions it has 64 bits, the value's order above its position: no two are equal, which makes the order
+ * stable, and the position is read off the sorted key. Positions of values of 64 bits take two sorts, by their lower and then
+ * by their upper 32 bits.
  *
  * The network is laid out so that exchanges meet along an outer axis: the sequence is cut into columns, which lie side by side
  * in memory and are sorted all at once, and then merged. All that stays in a tile of rows of columns is done tile by tile, and
@@ -16,10 +18,10 @@
 #define FAIL(g, ...) guard_fail((g)->a->gd, __VA_ARGS__)
 
 enum {
-    LANES = 8 /* neighbours in memory that make an exchange fast: columns of a sequence */,
-    FEW = 4,  /* elements of exchanges done at once, .. */
-    MOST = 8, /* .. and where the keys are so many that each pass over them waits for memory */
-    MANY_KEYS = 1 << 17,
+    LANES_BYTES = 64, /* neighbours in memory that make an exchange fast: columns of a sequence; 8 or 16 keys */
+    FEW = 4,          /* elements of exchanges done at once; as many as there are lanes .. */
+    MOST = LANES_BYTES / 4,
+    MANY_BYTES = 1 << 20, /* .. where the keys are so many that each pass over them waits for memory */
     TILE = 1 << 12,       /* keys side by side, exchanges among which follow each other without waiting for memory; .. */
     LARGE_TILE = 1 << 13, /* .. of so long a sequence that tiles of as many rows would be narrow */
     LARGE = 1 << 22,
@@ -27,7 +29,7 @@ enum {
 };
 static const double WORD = 4294967296.0; /* values of 32 bits */
 
-typedef struct keys { /* [outer, length, inner], i64; outer is 1 where a run gives inner */
+typedef struct keys { /* [outer, length, inner], i32 or i64; outer is 1 where a run gives inner */
     val at;
     ext outer;
     int64_t length;
@@ -37,14 +39,17 @@ typedef struct keys { /* [outer, length, inner], i64; outer is 1 where a run giv
 /* ---- shorthands ---- */
 
 static ext times(graph *g, ext a, ext b) { return ext_is_lit(a) && ext_is_lit(b) ? a * b : ext_mul(graph_params(g), a, b); }
+static int64_t key_bytes(const graph *g, val x) { return (int64_t)dtype_size((tn_dtype)graph_get(g, x)->dtype); }
+static int lanes_of(const graph *g, val x) { return LANES_BYTES / (int)key_bytes(g, x); }
 /* Keys side by side; as many as make exchanges fast, where a run gives how many. */
-static int64_t width_of(ext inner) { return ext_is_lit(inner) ? inner : LANES; }
+static int64_t width_of(const graph *g, keys k) { return ext_is_lit(k.inner) ? k.inner : lanes_of(g, k.at); }
 static val reshape4(graph *g, val x, ext a, ext b, ext c, ext d) { return graph_reshape(g, x, 4, (ext[]){ a, b, c, d }); }
 static val first_of(graph *g, val x, ext outer, ext count, ext inner) {
     return graph_slice(g, x, (int64_t[3]){ 0 }, (ext[]){ outer, count, inner }, (int64_t[]){ 1, 1, 1 });
 }
 static val number(graph *g, val like, double v) { return graph_splat_like(g, like, v); }
 static val binary(graph *g, op_code op, val x, double y) { return graph_binary(g, op, x, number(g, x, y)); }
+static double last_key(const graph *g, val like) { return key_bytes(g, like) < 8 ? INT32_MAX : 0x1p63; }
 
 /* Entries [first, first + count) of axis, out of rank 4. */
 static val part(graph *g, val x, int axis, int64_t first, int64_t count) {
@@ -84,7 +89,7 @@ typedef struct turning {
 /* 0 and -1, of x's shape. */
 static val odd_ones(graph *g, val x) {
     const node *n = graph_get(g, x);
-    return graph_unary(g, OP_neg, binary(g, OP_and, graph_iota(g, TN_I64, n->rank, n->dims, 0), 1));
+    return graph_unary(g, OP_neg, binary(g, OP_and, graph_iota(g, (tn_dtype)n->dtype, n->rank, n->dims, 0), 1));
 }
 static val later_half(graph *g, val x) {
     const node *n = graph_get(g, x);
@@ -115,14 +120,16 @@ static val exchange_along(graph *g, val x, int axis, int n, bool up, const int64
 }
 
 static int most_together(const graph *g, keys k) {
-    return graph_dim_most(g, k.outer) * k.length * graph_dim_most(g, k.inner) < MANY_KEYS ? FEW : MOST;
+    return graph_dim_most(g, k.outer) * k.length * graph_dim_most(g, k.inner) * key_bytes(g, k.at) < MANY_BYTES
+               ? FEW
+               : lanes_of(g, k.at);
 }
 
 /* Bitonic runs of `run` keys become sorted: exchanges at strides run / 2 .. 1. */
 static keys sort_runs(graph *g, keys k, int64_t run) {
     for (int64_t stride = run / 2; stride >= 1; stride /= 2) {
-        int64_t blocks = k.outer * k.length / (2 * stride), width = width_of(k.inner);
-        if (stride * width < LANES && blocks >= LANES) { /* the rest on the transpose */
+        int64_t blocks = k.outer * k.length / (2 * stride), width = width_of(g, k), lanes = lanes_of(g, k.at);
+        if (stride * width < lanes && blocks >= lanes) { /* the rest on the transpose */
             int64_t row = 2 * stride * k.inner;
             val x = graph_permute(g, graph_reshape(g, k.at, 2, (int64_t[]){ blocks, row }), (int64_t[]){ 1, 0 });
             keys t = sort_runs(g, (keys){ x, 1, 2 * stride, blocks * k.inner }, 2 * stride);
@@ -130,7 +137,7 @@ static keys sort_runs(graph *g, keys k, int64_t run) {
             return k;
         }
         int n = 2, most = most_together(g, k);
-        while (n < most && stride > 1 && (stride / 2 * width >= LANES || blocks < LANES)) n *= 2, stride /= 2;
+        while (n < most && stride > 1 && (stride / 2 * width >= lanes || blocks < lanes)) n *= 2, stride /= 2;
         val x = graph_reshape(g, k.at, 3, (ext[]){ k.outer * k.length / (n * stride), n, times(g, stride, k.inner) });
         k.at = exchange_along(g, x, 1, n, false, NULL, 1, NULL);
     }
@@ -140,8 +147,9 @@ static keys sort_runs(graph *g, keys k, int64_t run) {
 /* a and b, [outer, n, inner], are sorted along n, a power of two: so is the result, k.length = 2 n. Of many, the exchanges at
  * strides n and n / 2 .. are done together, those of the second half on what is turned round at last. */
 static keys join(graph *g, keys k, val a, val b) {
-    int64_t n = k.length / 2, at_once = 1, most = most_together(g, k) == MOST ? MOST / 2 : 1;
-    while (at_once < most && n / at_once > 1 && (n / at_once / 2 * width_of(k.inner) >= LANES || k.inner == 1)) at_once *= 2;
+    int64_t n = k.length / 2, at_once = 1, most = most_together(g, k) == FEW ? 1 : lanes_of(g, k.at) / 2;
+    while (at_once < most && n / at_once > 1 && (n / at_once / 2 * width_of(g, k) >= lanes_of(g, k.at) || k.inner == 1))
+        at_once *= 2;
     int64_t stride = n / at_once;
     val low[MOST], *high = low + at_once;
     a = reshape4(g, a, k.outer, at_once, stride, k.inner), b = reshape4(g, b, k.outer, at_once, stride, k.inner);
@@ -183,7 +191,7 @@ static keys sort_columns(graph *g, keys k) {
 
 static keys padded(graph *g, keys k, int64_t length) {
     k.at = graph_reshape(g, k.at, 3, (int64_t[]){ k.outer, k.length, k.inner });
-    k.at = graph_pad(g, k.at, (int64_t[]){ 0, 0, 0 }, (int64_t[]){ 0, length - k.length, 0 }, 9223372036854775808.0);
+    k.at = graph_pad(g, k.at, (int64_t[]){ 0, 0, 0 }, (int64_t[]){ 0, length - k.length, 0 }, last_key(g, k.at));
     k.length = length;
     return k;
 }
@@ -192,6 +200,7 @@ static keys padded(graph *g, keys k, int64_t length) {
 
 typedef struct tiling {
     int64_t tile, tiles; /* keys of a tile; how many there are */
+    int lanes;           /* columns */
     int bits;            /* of the numbers of entries that are exchanged at once, at most */
 } tiling;
 
@@ -215,7 +224,7 @@ static val exchange_rows(graph *g, val x, const tiling *t, int64_t runs, int64_t
     int64_t width = t->tile / rows, across = columns / width, done = 1;
     int passes = passes_of(t, rows);
     if (among > 1) {
-        x = graph_reshape(g, x, 6, (int64_t[]){ runs, rows, across, width / LANES, among, LANES / among });
+        x = graph_reshape(g, x, 6, (int64_t[]){ runs, rows, across, width / t->lanes, among, t->lanes / among });
         x = exchange_along(g, x, 4, among, true, (int64_t[]){ 0, 2, 1, 3, 4, 5 }, 4, turn);
     } else if (passes == 1) {
         return exchange_along(g, graph_reshape(g, x, 3, (int64_t[]){ runs, rows, columns }), 1, (int)rows, false, NULL, 1,
@@ -240,9 +249,9 @@ static val exchange_rows(graph *g, val x, const tiling *t, int64_t runs, int64_t
 
 /* Bitonic runs of `rows` tiles become sorted along their columns, and along `among` neighbouring columns before. */
 static val sort_run_of_tiles(graph *g, val x, const tiling *t, int64_t rows, int among, const turning *turn) {
-    int64_t most = t->tile / (2 * LANES), of_tile = t->tile / LANES, left = of_tile;
+    int64_t most = t->tile / (2 * t->lanes), of_tile = t->tile / t->lanes, left = of_tile;
     if (rows == 1) {
-        x = graph_reshape(g, x, 3, (int64_t[]){ t->tiles * of_tile, among, LANES / among });
+        x = graph_reshape(g, x, 3, (int64_t[]){ t->tiles * of_tile, among, t->lanes / among });
         x = exchange_along(g, x, 1, among, true, NULL, 1, turn);
     }
     for (int64_t n, runs = t->tiles / rows; rows > 1; rows /= n, runs *= n, among = 1, turn = NULL) {
@@ -251,45 +260,49 @@ static val sort_run_of_tiles(graph *g, val x, const tiling *t, int64_t rows, int
     }
     for (int i = 0; i < passes_of(t, of_tile); i++) {
         int64_t n = together(t, of_tile, i);
-        x = graph_reshape(g, x, 3, (int64_t[]){ t->tiles * (of_tile / left), n, left / n * LANES });
+        x = graph_reshape(g, x, 3, (int64_t[]){ t->tiles * (of_tile / left), n, left / n * t->lanes });
         x = exchange_along(g, x, 1, (int)n, false, NULL, 1, NULL);
         left /= n;
     }
     return x;
 }
 
-/* [outer, length], a power of two above LANES. Columns are sorted: within tiles, then runs of tiles are merged. Then columns
- * are merged, and stay where they are: the result is what lies column by column, by their numbers with bits reversed. */
+/* [outer, length], a power of two above the lanes. Columns are sorted: within tiles, then runs of tiles are merged. Then
+ * columns are merged, and stay where they are: the result is what lies column by column, by their numbers with bits reversed.
+ */
 static val sort_tiles(graph *g, keys k) {
-    tiling t = { .tile = k.length < LARGE ? TILE : LARGE_TILE, .bits = log2_of(most_together(g, k)) };
+    int64_t lanes = lanes_of(g, k.at);
+    tiling t = { .tile = k.length < LARGE ? TILE : LARGE_TILE, .lanes = (int)lanes };
+    t.bits = log2_of(most_together(g, k));
     if (t.tile > k.length) t.tile = k.length;
     t.tiles = k.outer * k.length / t.tile;
-    int64_t of_column = k.length / t.tile, rows_of_all = k.outer * k.length / LANES;
-    int64_t dims[TN_MAX_RANK] = { k.outer, k.length / LANES }, reversed[TN_MAX_RANK] = { 0 };
+    int64_t of_column = k.length / t.tile, rows_of_all = k.outer * k.length / lanes;
+    int64_t dims[TN_MAX_RANK] = { k.outer, k.length / lanes }, reversed[TN_MAX_RANK] = { 0 };
     int rank = 2;
-    for (int n = 1; n < LANES; n *= 2) dims[rank++] = 2;
+    for (int n = 1; n < lanes; n *= 2) dims[rank++] = 2;
     for (int i = 1; i < rank; i++) reversed[i] = rank - i;
-    val x = graph_reshape(g, k.at, 2, (int64_t[]){ of_column > 1 ? t.tiles : rows_of_all, of_column > 1 ? t.tile : LANES });
+    val x = graph_reshape(g, k.at, 2, (int64_t[]){ of_column > 1 ? t.tiles : rows_of_all, of_column > 1 ? t.tile : lanes });
     x = graph_binary(g, OP_xor, x, of_column > 1 ? odd_ones(g, x) : later_half(g, x));
-    x = sort_columns(g, (keys){ x, t.tiles, t.tile / LANES, LANES }).at;
+    x = sort_columns(g, (keys){ x, t.tiles, t.tile / lanes, lanes }).at;
     for (int64_t rows = 2; rows <= of_column; rows *= 2) {
-        int64_t at_first = rows < t.tile / (2 * LANES) ? rows : t.tile / (2 * LANES);
+        int64_t at_first = rows < t.tile / (2 * lanes) ? rows : t.tile / (2 * lanes);
         turning turn = { .turned = (int)together(&t, at_first, 0) / 2, .odd = rows < of_column };
         if (!turn.odd) { /* by columns from there on */
-            x = graph_reshape(g, x, 2, (int64_t[]){ rows_of_all, LANES });
+            x = graph_reshape(g, x, 2, (int64_t[]){ rows_of_all, lanes });
             x = graph_binary(g, OP_xor, x, later_half(g, x));
         }
         x = sort_run_of_tiles(g, x, &t, rows, 1, &turn);
     }
-    for (int n = 2; n <= LANES; n *= 2)
-        x = sort_run_of_tiles(g, x, &t, of_column, n, &(turning){ .turned = 1, .later = n < LANES });
+    for (int n = 2; n <= lanes; n *= 2)
+        x = sort_run_of_tiles(g, x, &t, of_column, n, &(turning){ .turned = 1, .later = n < lanes });
     return graph_permute(g, graph_reshape(g, x, rank, dims), reversed);
 }
 
 static keys sort_all(graph *g, keys k) {
     ext inner = k.inner;
+    int64_t lanes = lanes_of(g, k.at);
     k = padded(g, k, power_above(k.length));
-    if (width_of(inner) >= LANES || k.length <= LANES) return sort_columns(g, k);
+    if (width_of(g, k) >= lanes || k.length <= lanes) return sort_columns(g, k);
     if (inner > 1) k.at = graph_permute(g, k.at, (int64_t[]){ 0, 2, 1 });
     k.outer *= inner, k.inner = 1;
     k.at = sort_tiles(g, k);
@@ -311,7 +324,7 @@ static keys sort_first(graph *g, keys k, int64_t most) {
     while (columns > 1) {
         int64_t half = (columns + 1) / 2;
         val x = reshape4(g, k.at, k.outer, length, columns, inner);
-        if (columns % 2) x = graph_pad(g, x, (int64_t[4]){ 0 }, (int64_t[]){ 0, 0, 1, 0 }, 9223372036854775808.0);
+        if (columns % 2) x = graph_pad(g, x, (int64_t[4]){ 0 }, (int64_t[]){ 0, 0, 1, 0 }, last_key(g, x));
         val b = graph_flip(g, part(g, x, 2, half, half), 2);
         k.at = graph_binary(g, OP_min, part(g, x, 2, 0, half), b);
         columns = half, k.inner = times(g, half, inner);
@@ -382,7 +395,7 @@ static val few_keys(graph *g, keys k, int64_t count) {
     val at = members(g, binary(g, OP_div, binary(g, OP_and, best, WORD - 1), GROUP));
     val real = binary(g, OP_lt, at, (double)k.length);
     val key = take(g, k.at, binary(g, OP_min, at, (double)(k.length - 1)));
-    key = graph_select(g, real, key, number(g, key, 9223372036854775808.0));
+    key = graph_select(g, real, key, number(g, key, last_key(g, key)));
     return first_keys(g, (keys){ key, k.outer, count * GROUP, k.inner }, count);
 }
 
@@ -412,28 +425,31 @@ static val key_of(graph *g, val digit, val at) {
     return graph_binary(g, OP_add, binary(g, OP_mul, graph_cast(g, digit, TN_I64), WORD), at);
 }
 
-/* Of [outer, n, inner] keys in 32 bits each: the first `count` of these and their positions, in order. */
-static val sorted_keys(graph *g, val digit, const ext dims[3], int64_t count) {
-    keys k = { key_of(g, digit, graph_iota(g, TN_I64, 3, dims, 1)), dims[0], dims[1], dims[2] };
+/* The first `count` keys, in order: [outer, count, inner]. */
+static val sorted_keys(graph *g, keys k, int64_t count) {
+    const ext outer = k.outer, inner = k.inner;
+    int64_t lanes = lanes_of(g, k.at);
     int64_t beside = 1; /* so many short rows lie side by side, as many as fit in a tile; or all */
-    if (ext_is_lit(k.outer) && width_of(k.inner) < LANES && k.length <= MOST_BESIDE) {
-        while (beside * k.inner * power_above(k.length) < LARGE_TILE && k.outer % (2 * beside) == 0) beside *= 2;
-        if (beside * k.inner < LANES && k.outer >= LANES) beside = k.outer;
+    if (ext_is_lit(outer) && width_of(g, k) < lanes && k.length <= MOST_BESIDE) {
+        while (beside * inner * power_above(k.length) < LARGE_TILE && outer % (2 * beside) == 0) beside *= 2;
+        if (beside * inner < lanes && outer >= lanes) beside = outer;
     }
     if (beside > 1) {
-        k.at = graph_permute(g, reshape4(g, k.at, k.outer / beside, beside, k.length, k.inner), (int64_t[]){ 0, 2, 1, 3 });
+        k.at = graph_permute(g, reshape4(g, k.at, outer / beside, beside, k.length, inner), (int64_t[]){ 0, 2, 1, 3 });
         k.inner *= beside, k.outer /= beside;
     }
     val r = first_keys(g, k, count);
     if (beside > 1) {
-        r = graph_permute(g, reshape4(g, r, k.outer, count, beside, dims[2]), (int64_t[]){ 0, 2, 1, 3 });
-        r = graph_reshape(g, r, 3, (int64_t[]){ dims[0], count, dims[2] });
+        r = graph_permute(g, reshape4(g, r, k.outer, count, beside, inner), (int64_t[]){ 0, 2, 1, 3 });
+        r = graph_reshape(g, r, 3, (int64_t[]){ outer, count, inner });
     }
     return r;
 }
 
+/* The positions of the first `count` of [outer, n, inner] digits of 32 bits, in order. */
 static val order_of(graph *g, val digit, const ext dims[3], int64_t count) {
-    return binary(g, OP_and, sorted_keys(g, digit, dims, count), WORD - 1);
+    keys k = { key_of(g, digit, graph_iota(g, TN_I64, 3, dims, 1)), dims[0], dims[1], dims[2] };
+    return binary(g, OP_and, sorted_keys(g, k, count), WORD - 1);
 }
 
 /* x times a size. */
@@ -466,26 +482,52 @@ static val few_of(graph *g, val x, const ext dims[3], int64_t count, bool descen
     val at = members(g, binary(g, OP_and, few_keys(g, groups, count), WORD - 1));
     val real = binary(g, OP_lt, at, (double)dims[1]);
     val key = key_of(g, ordered(g, take(g, x, binary(g, OP_min, at, (double)(dims[1] - 1))), descending), at);
-    key = graph_select(g, real, key, number(g, key, 9223372036854775808.0));
+    key = graph_select(g, real, key, number(g, key, last_key(g, key)));
     return binary(g, OP_and, first_keys(g, (keys){ key, dims[0], count * GROUP, dims[2] }, count), WORD - 1);
 }
 
-/* What `ordered` made of an f32: its value; a zero of any sign is 0, a NaN any. */
-static val value_of(graph *g, val digit, bool descending) {
-    if (descending) digit = graph_binary(g, OP_sub, number(g, digit, -1), digit);
-    val low = graph_binary(g, OP_sub, number(g, digit, -2147483648.0), digit);
-    return graph_bitcast(g, graph_select(g, binary(g, OP_lt, digit, 0), low, digit), TN_F32);
+/* Sorted by their lower and then by their upper halves. */
+static val order_of_pairs(graph *g, val digit, const ext dims[3], int64_t count) {
+    val low = binary(g, OP_and, digit, WORD - 1), high = binary(g, OP_div, graph_binary(g, OP_sub, digit, low), WORD);
+    val first = order_of(g, binary(g, OP_sub, low, WORD / 2), dims, dims[1]);
+    val second = order_of(g, take(g, high, first), dims, count);
+    return take(g, first, second);
+}
+static val order_of_all(graph *g, val digit, const ext dims[3], int64_t count) {
+    return key_bytes(g, digit) < 8 ? order_of(g, digit, dims, count) : order_of_pairs(g, digit, dims, count);
 }
 
-/* x [outer, n, inner], f32, sorted: read off its keys, which memory has in order, but for what keys do not tell, the signs of
- * zeros and NaNs. Gradients go by positions. */
-static val sort_floats(graph *g, val x, const ext dims[3], bool descending) {
-    val r = sorted_keys(g, ordered(g, x, descending), dims, dims[1]);
-    val digit = graph_cast(g, binary(g, OP_shift_right, r, 32), TN_I32), at = binary(g, OP_and, r, WORD - 1);
-    val y = value_of(g, digit, descending);
-    val told = graph_binary(g, OP_and, graph_binary(g, OP_ne, y, number(g, y, 0)), graph_binary(g, OP_eq, y, y));
-    val read = take(g, x, graph_select(g, told, number(g, at, 0), at));
-    return graph_binary(g, OP_straight_through, take(g, x, at), graph_select(g, told, y, read));
+/* Bits of floats as integers in their order, and back: those of negative numbers are turned, but for the sign. */
+static val turned_bits(graph *g, val bits) {
+    val turned = binary(g, OP_xor, binary(g, OP_xor, bits, -1), key_bytes(g, bits) < 8 ? -0x1p31 : -0x1p63);
+    return graph_select(g, binary(g, OP_lt, bits, 0), turned, bits);
+}
+
+/* Integers in the order of x that tell all of x but which NaN it is; -0 comes before 0. */
+static val whole_keys(graph *g, val x, bool descending) {
+    tn_dtype t = (tn_dtype)graph_get(g, x)->dtype;
+    if (!dtype_is_float(t)) return ordered(g, x, descending);
+    if (dtype_is_narrow_float(t)) x = graph_cast(g, x, t = TN_F32);
+    val r = turned_bits(g, graph_bitcast(g, x, t == TN_F32 ? TN_I32 : TN_I64));
+    r = graph_select(g, graph_binary(g, OP_ne, x, x), number(g, r, last_key(g, r)), r);
+    return descending ? graph_binary(g, OP_sub, number(g, r, -1), r) : r;
+}
+static val value_of(graph *g, val key, tn_dtype t, bool descending) {
+    if (descending) key = graph_binary(g, OP_sub, number(g, key, -1), key);
+    if (dtype_is_float(t)) return graph_cast(g, graph_bitcast(g, turned_bits(g, key), t == TN_F64 ? TN_F64 : TN_F32), t);
+    if (!dtype_is_unsigned(t) || dtype_size(t) < 4) return graph_cast(g, key, t);
+    return graph_bitcast(g, binary(g, OP_xor, key, dtype_size(t) < 8 ? -0x1p31 : -0x1p63), t);
+}
+
+/* x [outer, n, inner] sorted: keys alone, without positions, in half the bytes. Gradients go by positions, which nothing else
+ * reads: without a gradient that sort is dead. */
+static val sort_values(graph *g, val x, const ext dims[3], bool descending) {
+    tn_dtype t = (tn_dtype)graph_get(g, x)->dtype;
+    val r =
+        value_of(g, sorted_keys(g, (keys){ whole_keys(g, x, descending), dims[0], dims[1], dims[2] }, dims[1]), t, descending);
+    if (!dtype_is_float(t)) return r;
+    val at = order_of_all(g, ordered(g, x, descending), dims, dims[1]);
+    return graph_binary(g, OP_straight_through, take(g, x, at), r);
 }
 
 /* ---- builders ---- */
@@ -510,6 +552,7 @@ static val with_axis(graph *g, val r, val x, int axis, ext count) {
 typedef struct order_args {
     int64_t axis;
     bool descending, all; /* all: count is the axis' size */
+    bool at_once;         /* the graph is immediate: what is built is computed */
     ext count;
 } order_args;
 
@@ -533,12 +576,12 @@ static val ordered_positions(graph *g, val x, const order_args *o, ext dims[3], 
     tn_dtype t = (tn_dtype)graph_get(g, x)->dtype;
     x = folded(g, x, o, dims);
     if (dtype_size(t) < 8 && dims[1] > MANY * count) return few_of(g, x, dims, count, o->descending);
-    x = ordered(g, x, o->descending);
-    if (dtype_size(t) < 8) return order_of(g, x, dims, count);
-    val low = binary(g, OP_and, x, WORD - 1), high = binary(g, OP_div, graph_binary(g, OP_sub, x, low), WORD);
-    val first = order_of(g, binary(g, OP_sub, low, WORD / 2), dims, dims[1]);
-    val second = order_of(g, take(g, high, first), dims, count);
-    return take(g, first, second);
+    return order_of_all(g, ordered(g, x, o->descending), dims, count);
+}
+
+static void need_few(graph *g, ext n, int axis) {
+    if (graph_dim_most(g, n) >= (int64_t)1 << 31)
+        FAIL(g, TN_ERR_UNSUPPORTED, "%lld along axis %d; sorted are fewer than 2^31", (long long)graph_dim_most(g, n), axis);
 }
 
 static val build_order(graph *g, const val *in, void *args) {
@@ -549,8 +592,7 @@ static val build_order(graph *g, const val *in, void *args) {
     if (ext_is_lit(count) ? count < 0 : !graph_is_dim(g, count)) FAIL(g, TN_ERR_INVAL, "k is %lld", (long long)count);
     if (count != n && (ext_is_lit(n) && ext_is_lit(count) ? count > n : !ext_never_less(g->params, n, count)))
         FAIL(g, TN_ERR_SHAPE, "%s of the %s along axis %d", graph_dim_text(g, count), graph_dim_text(g, n), axis);
-    if (graph_dim_most(g, n) >= (int64_t)1 << 31)
-        FAIL(g, TN_ERR_UNSUPPORTED, "%lld along axis %d; sorted are fewer than 2^31", (long long)graph_dim_most(g, n), axis);
+    need_few(g, n, axis);
     if (count == 0 || dims[0] == 0 || dims[2] == 0) {
         val none = graph_splat(g, TN_I64, 3, (ext[]){ dims[0], count, dims[2] }, 0);
         return with_axis(g, none, in[0], axis, count);
@@ -583,13 +625,12 @@ static val build_sort(graph *g, const val *in, void *args) {
     ext dims[3];
     int axis = fold_dims(g, in[0], o->axis, dims);
     ext n = dims[1];
-    if (graph_get(g, in[0])->dtype == TN_F32 && dims[0] && n && dims[2] && graph_dim_most(g, n) < (int64_t)1 << 31) {
-        val x = folded(g, in[0], o, dims);
-        x = sort_floats(g, x, dims, o->descending);
-        return with_axis(g, ext_is_lit(n) ? x : first_of(g, x, dims[0], n, dims[2]), in[0], axis, n);
-    }
-    val index = build_order(g, in, args);
-    return build_take(g, (val[]){ in[0], index }, &(int64_t){ o->axis });
+    need_few(g, n, axis);
+    if (!dims[0] || !n || !dims[2]) return in[0];
+    if (o->at_once && dtype_is_float((tn_dtype)graph_get(g, in[0])->dtype))
+        return build_take(g, (val[]){ in[0], build_order(g, in, args) }, &(int64_t){ o->axis });
+    val x = sort_values(g, folded(g, in[0], o, dims), dims, o->descending);
+    return with_axis(g, ext_is_lit(n) ? x : first_of(g, x, dims[0], n, dims[2]), in[0], axis, n);
 }
 
 static tn_tensor order(const char *name, tn_tensor x, order_args o) {
@@ -601,14 +642,15 @@ tn_tensor tn_take_along(tn_tensor x, tn_tensor index, int axis) {
                      &(int64_t){ axis });
 }
 tn_tensor tn_argsort(tn_tensor x, int axis, int descending) {
-    return order("tn_argsort", x, (order_args){ axis, descending, true, 0 });
+    return order("tn_argsort", x, (order_args){ .axis = axis, .descending = descending, .all = true });
 }
 tn_tensor tn_sort(tn_tensor x, int axis, int descending) {
-    return api_build(NULL, &(call){ .name = "tn_sort", .in = &x, .n_in = 1 }, build_sort,
-                     &(order_args){ axis, descending, true, 0 });
+    return api_build(
+        NULL, &(call){ .name = "tn_sort", .in = &x, .n_in = 1 }, build_sort,
+        &(order_args){ .axis = axis, .descending = descending, .all = true, .at_once = x.graph && x.graph->immediate });
 }
 tn_tensor tn_top_k(tn_tensor x, int64_t k, int axis, int largest, tn_tensor *out_index) {
-    tn_tensor index = order("tn_top_k", x, (order_args){ axis, largest, false, k });
+    tn_tensor index = order("tn_top_k", x, (order_args){ .axis = axis, .descending = largest, .count = k });
     if (out_index) *out_index = index;
     return tn_take_along(x, index, axis);
 }

@@ -37,6 +37,14 @@ static int before(const void *x, const void *y) {
     return c ? (a->descending ? -c : c) : (a->at > b->at) - (a->at < b->at);
 }
 
+/* -0 before 0, as values alone are sorted. */
+static int before_by_sign(const void *x, const void *y) {
+    const entry *a = x, *b = y;
+    int c = by_value(a, b);
+    if (!c && !isnan(a->value)) c = (signbit(b->value) != 0) - (signbit(a->value) != 0);
+    return a->descending ? -c : c;
+}
+
 static entry load(tn_dtype t, const void *data, int64_t i) {
     entry e = { 0 };
     if (dtype_is_float(t))
@@ -77,7 +85,7 @@ static void check_run(rng *r, tn_ctx *ctx, tn_session *s, const problem *c) {
     char *data = calloc((size_t)total + 1, size), *y = calloc((size_t)total + 1, size),
          *best = calloc((size_t)(outer * k * inner) + 1, size);
     int64_t *order = calloc((size_t)total + 1, 8), *where = calloc((size_t)(outer * k * inner) + 1, 8);
-    entry *want = calloc((size_t)n + 1, sizeof *want);
+    entry *want = calloc((size_t)n + 1, sizeof *want), *values = calloc((size_t)n + 1, sizeof *values);
     fill(r, c->t, data, total);
     if (tn_run(s, TN_BIND({ "x", data }, { "y", y }, { "order", order }, { "best", best }, { "where", where })))
         fail_msg("%s", tn_ctx_error(ctx));
@@ -87,12 +95,20 @@ static void check_run(rng *r, tn_ctx *ctx, tn_session *s, const problem *c) {
                 want[j] = load(c->t, data, (o * n + j) * inner + i);
                 want[j].at = j, want[j].descending = c->descending;
             }
+            memcpy(values, want, (size_t)n * sizeof *want);
             qsort(want, (size_t)n, sizeof *want, before);
+            qsort(values, (size_t)n, sizeof *values, before_by_sign);
             for (int64_t j = 0; j < n; j++) {
                 int64_t at = (o * n + j) * inner + i, from = (o * n + want[j].at) * inner + i;
-                if (order[at] != want[j].at || memcmp(y + (size_t)at * size, data + (size_t)from * size, size))
-                    fail_msg("%s[%d,%d,%d] %s: place %d has entry %d, not %d", tn_dtype_name(c->t), (int)outer, (int)n,
-                             (int)inner, c->descending ? "descending" : "ascending", (int)at, (int)order[at], (int)want[j].at);
+                entry value = load(c->t, y, at);
+                bool same = isnan(values[j].value) ? isnan(value.value)
+                                                   : !memcmp(y + (size_t)at * size,
+                                                             data + (size_t)((o * n + values[j].at) * inner + i) * size, size);
+                if (order[at] != want[j].at || !same)
+                    fail_msg("%s[%d,%d,%d] %s: place %d has entry %d, not %d, and %.9g, not %.9g", tn_dtype_name(c->t),
+                             (int)outer, (int)n, (int)inner, c->descending ? "descending" : "ascending", (int)at,
+                             (int)order[at], (int)want[j].at, value.value + (double)value.whole,
+                             values[j].value + (double)values[j].whole);
                 if (j >= k) continue;
                 at = (o * k + j) * inner + i;
                 if (where[at] != want[j].at || memcmp(best + (size_t)at * size, data + (size_t)from * size, size))
@@ -100,7 +116,7 @@ static void check_run(rng *r, tn_ctx *ctx, tn_session *s, const problem *c) {
                              (int)n, (int)inner, (int)at, (int)where[at], (int)want[j].at);
             }
         }
-    free(data), free(y), free(best), free(order), free(where), free(want);
+    free(data), free(y), free(best), free(order), free(where), free(want), free(values);
 }
 
 static tn_session *compiled(tn_ctx *ctx, tn_graph *g, const problem *c, const int64_t size[3], int64_t k, tn_mode mode,
