@@ -14,7 +14,7 @@ except (ImportError, AttributeError):
     raise unittest.SkipTest("no PyTorch here")
 
 import tenon.torch
-from test_torch import Block, Gpt, Residual, fallbacks
+from test_torch import Block, Gpt, Residual, fallbacks, left
 
 
 class Images(nn.Module):
@@ -66,7 +66,10 @@ class Sizes(unittest.TestCase):
     def setUp(self):
         torch._dynamo.reset()
         torch.manual_seed(1)
-        fallbacks.clear()
+        fallbacks.clear(), left.clear()
+
+    def tearDown(self):
+        self.assertEqual([m for m in left if not any(t in m for t in ("is written", "share memory", "_local_scalar_dense"))], [])
 
     def each(self, model, draws, compiled=None, train=True, tolerance=2e-4, programs=None):
         """Results, gradients and buffers for each draw of arguments beside eager; how many programs were made."""

@@ -169,6 +169,7 @@ class Compiled:
         self.sizes = Sizes(values)
         self.fixed = not self.sizes.names and all(isinstance(v, torch.Tensor) and v.dtype in _aten.DTYPES for v in values)
         self.others = [i for i, v in enumerate(values) if not isinstance(v, (torch.Tensor, torch.SymInt))]  # a program is for their values
+        self.real = [isinstance(v, torch.SymInt) or isinstance(v, torch.Tensor) and v.dtype in _aten.DTYPES for v in values]  # not complex
         self.literal: tuple[int, ...] = ()  # symbols that are numbers to a program
         self.most = [0] * len(self.sizes.names)
         self.programs: dict[Any, Any] = {}  # a _Specialised, or _NOTHING
@@ -185,7 +186,7 @@ class Compiled:
             special = self.programs.get((generation(), *orders))
         else:
             values = self.sizes.of(args)
-            orders = [_order(a) for a in args]
+            orders = [None if known and (type(a) is int or a.is_contiguous() and not a.is_neg()) else _order(a) for known, a in zip(self.real, args)]
             special = self.programs.get(self.key(args, orders, values))
         if special is None or special is not _NOTHING and not special.takes(values):
             special = self.first(args, orders, values)
@@ -404,6 +405,7 @@ def _runner(recorded: Recorded, options: Optional[dict]) -> Callable[..., Any]:
         def forward(ctx: Any, *args: Any) -> tuple:
             out = run(args)
             ctx.save_for_backward(*[args[i] if is_argument else out[i] for is_argument, i in recorded.kept])
+            ctx.sizes = [args[i] for i in recorded.sizes]
             if others:
                 ctx.mark_non_differentiable(*[out[i] for i in others if isinstance(out[i], torch.Tensor)])
             return out[:n]
@@ -412,7 +414,7 @@ def _runner(recorded: Recorded, options: Optional[dict]) -> Callable[..., Any]:
         @torch.autograd.function.once_differentiable
         def backward(ctx: Any, *grads: Any) -> tuple:
             given = [grads[i] for i in recorded.differentiable]
-            out = backward(*ctx.saved_tensors, *(given if whole else [g.contiguous() for g in given]))
+            out = backward(*ctx.saved_tensors, *ctx.sizes, *(given if whole else [g.contiguous() for g in given]))
             result = [None] * len(ctx.needs_input_grad)
             for i, g in zip(recorded.wanted, out):
                 result[i] = g

@@ -1,8 +1,8 @@
 """What Dynamo makes of a model as graphs of ATen ops: one forward, and one backward where gradients are asked for.
 
-In:  a graph of PyTorch's functions, with fake tensors (shapes without memory) for its arguments.
-Out: graphs of the ops that the functions and PyTorch's autograd call, without mutation; or None where AOTAutograd must do it: sizes
-     that change, a view that is written, results that share memory.
+In:  a graph of PyTorch's functions, with fake tensors (shapes without memory) for its arguments, and symbols for sizes that change.
+Out: graphs of the ops that the functions and PyTorch's autograd call, without mutation; or None where AOTAutograd must do it: a view
+     that is written, results that share memory.
 AOTAutograd runs a model twice, behind three layers of tensors; here it runs once, and every op that is called is noted.
 """
 
@@ -40,6 +40,7 @@ class Recorded:
     written: list[int]  # arguments that get new values
     backward: Optional[GraphModule] = None  # of what is kept and of the gradients of some results
     kept: tuple = ()  # (True, i): argument i; (False, i): what the forward gives at place i
+    sizes: tuple = ()  # arguments that are sizes, which the backward gets behind what is kept
     differentiable: tuple = ()  # which results have gradients
     wanted: tuple = ()  # which arguments the backward gives gradients of
 
@@ -52,6 +53,12 @@ def _is_composite(func: Any) -> bool:
     return func not in _aten.OPS and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
 
 
+_ARITHMETIC = {"Add": operator.add, "Mul": operator.mul, "Pow": operator.pow, "FloorDiv": operator.floordiv, "CleanDiv": operator.floordiv,
+               "Mod": operator.mod, "PythonMod": operator.mod, "Max": torch.sym_max, "Min": torch.sym_min,
+               "ToFloat": torch.sym_float, "IntTrueDiv": operator.truediv, "FloatTrueDiv": operator.truediv, "FloatPow": operator.pow,
+               "OpaqueUnaryFn_sqrt": torch._sym_sqrt}
+
+
 class _Recorder(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
@@ -62,6 +69,7 @@ class _Recorder(TorchDispatchMode):
         self.arguments: dict[int, int] = {}  # places by the identity of a tensor
         self.given: set[int] = set()  # memory of arguments
         self.written: dict[int, Node] = {}  # new values of arguments
+        self.sizes: dict[Any, tuple[Any, Any]] = {}  # by PyTorch's expression: a node, and PyTorch's number
 
     def note(self, x: torch.Tensor, node: Node) -> None:
         node.meta["val"] = x
@@ -77,14 +85,41 @@ class _Recorder(TorchDispatchMode):
         self.given.add(_memory(x))
         return node
 
+    def size(self, x: torch.SymInt, name: str) -> None:
+        """An argument that is a number."""
+        node = self.tape.placeholder(name)
+        node.meta["val"] = x
+        self.arguments[id(x)] = len(self.arguments)
+        self.alive.append(x)
+        self.sizes[x.node.expr] = node, x
+
     def node_of(self, x: Any) -> Any:
         if isinstance(x, torch.Tensor):
             if id(x) not in self.nodes:
                 raise _Left("a tensor from elsewhere")
             return self.nodes[id(x)]
-        if isinstance(x, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            raise _Left("sizes that change")
+        if isinstance(x, (torch.SymInt, torch.SymFloat)):
+            return self.size_of(x.node.expr)[0]
+        if isinstance(x, torch.SymBool):
+            raise _Left("a comparison of sizes")
         return x
+
+    def size_of(self, expr: Any) -> tuple[Any, Any]:
+        """An expression of arguments that are sizes, as nodes; and its value, a number of PyTorch's."""
+        if expr.is_Integer or expr.is_Float:
+            value = int(expr) if expr.is_Integer else float(expr)
+            return value, value
+        if expr not in self.sizes:
+            function = _ARITHMETIC.get(type(expr).__name__)
+            if function is None:
+                raise _Left(f"the size {expr}")
+            node, value = self.size_of(expr.args[0])
+            rest = [(other,) for other in map(self.size_of, expr.args[1:])]
+            for more in rest or [()]:
+                node, value = self.tape.call_function(function, (node, *[n for n, _ in more])), function(value, *[v for _, v in more])
+                node.meta["val"] = value
+            self.sizes[expr] = node, value
+        return self.sizes[expr]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -154,8 +189,12 @@ def _walk(module: GraphModule, recorder: _Recorder, mode: Any, example_inputs: S
     for node in module.graph.nodes:
         args, kwargs = map_arg((node.args, node.kwargs), lambda n: values[n])
         if node.op == "placeholder":
-            x = node.meta["example_value"].detach().requires_grad_(torch.is_grad_enabled() and next(given).requires_grad)
-            values[node] = x
+            x, real = node.meta["example_value"], next(given)
+            if isinstance(x, torch.SymInt):
+                values[node] = x
+                recorder.size(x, node.name)
+                continue
+            values[node] = x = x.detach().requires_grad_(torch.is_grad_enabled() and real.requires_grad)
             recorder.argument(x, node.name)
         elif node.op == "get_attr":
             x = getattr(module, node.target, None)
@@ -180,15 +219,17 @@ def _walk(module: GraphModule, recorder: _Recorder, mode: Any, example_inputs: S
 
 def record(module: GraphModule, example_inputs: Sequence[Any]) -> Optional[Recorded]:
     given = [n.meta.get("example_value") for n in module.graph.nodes if n.op == "placeholder"]
-    if not given or not all(isinstance(x, FakeTensor) and all(isinstance(d, int) for d in x.shape) for x in given):
+    fake = [x for x in given if isinstance(x, FakeTensor)]
+    if not fake or not all(isinstance(x, (FakeTensor, torch.SymInt)) for x in given):
         return None
-    grads = torch.is_grad_enabled() and any(x.requires_grad for x in example_inputs)
+    tensors = [x for x in example_inputs if isinstance(x, torch.Tensor)]
+    grads = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     recorder = _Recorder()
     try:
-        with given[0].fake_mode, torch.set_grad_enabled(grads), enable_python_dispatcher():
+        with fake[0].fake_mode, torch.set_grad_enabled(grads), enable_python_dispatcher():
             if torch.is_autocast_enabled("cpu"):  # what falls back to PyTorch must not be cast again
                 raise _Left("autocast")
-            results = _walk(module, recorder, given[0].fake_mode, example_inputs)
+            results = _walk(module, recorder, fake[0].fake_mode, example_inputs)
             _check(recorder, results, example_inputs, grads)
             return _split(module, recorder, results)
     except Exception as e:  # PyTorch says that a value is needed, that a form is unknown, ... in many ways
@@ -207,13 +248,13 @@ def _check(recorder: _Recorder, results: Any, example_inputs: Sequence[torch.Ten
                 raise _Left("results that share memory")
             if not given:
                 seen.add(_memory(r))
-    memory = [_memory(x) for x in example_inputs]
+    memory = [_memory(x) if isinstance(x, torch.Tensor) else None for x in example_inputs]
     if any(memory.count(memory[i]) > 1 for i in recorder.written):
         raise _Left("an argument that shares memory is written")
 
 
 def _is_view(node: Node) -> bool:
-    return node.op == "placeholder" or node.target in _aten.VIEWS and all(_is_view(a) for a in node.all_input_nodes)
+    return node.op == "placeholder" or (node.target in _aten.VIEWS or _aten.is_number(node)) and all(_is_view(a) for a in node.all_input_nodes)
 
 
 # ---- two graphs -----------------------------------------------------------------------------------------------------------
@@ -226,7 +267,7 @@ def _split(module: GraphModule, recorder: _Recorder, results: Sequence[Any]) -> 
     ends = [recorder.node_of(r) for r in results]
     news = list(recorder.written.values())
     differentiable = [i for i, r in enumerate(results) if isinstance(r, torch.Tensor) and r.requires_grad]
-    leaves = [(i, x) for i, x in enumerate(n.meta["val"] for n in arguments) if x.requires_grad]
+    leaves = [(i, x) for i, x in enumerate(n.meta["val"] for n in arguments) if isinstance(x, torch.Tensor) and x.requires_grad]
     if not differentiable:
         return Recorded(_graph(module, before, arguments, [*ends, *news]), len(ends), list(recorder.written))
     tangents = [torch.empty(results[i].shape, dtype=results[i].dtype) for i in differentiable]
@@ -235,13 +276,16 @@ def _split(module: GraphModule, recorder: _Recorder, results: Sequence[Any]) -> 
         grads = torch.autograd.grad([results[i] for i in differentiable], [x for _, x in leaves], tangents, allow_unused=True)
     wanted = [(i, recorder.node_of(g)) for (i, _), g in zip(leaves, grads) if g is not None]
     kept = _kept(set(before), [g for _, g in wanted])
+    sizes = [n for n in kept if not isinstance(n.meta["val"], torch.Tensor)]
+    kept = [n for n in kept if n not in sizes]
     if any(i in recorder.written for i, n in enumerate(arguments) if n in kept):
         raise _Left("the backward needs an argument that is written")
     given = [*ends, *news]
     given += [n for n in kept if n not in arguments and n not in given]
     return Recorded(_graph(module, before, arguments, given), len(ends), list(recorder.written),
-                    _graph(module, tape.nodes, [*kept, *placeholders], [g for _, g in wanted]),
+                    _graph(module, tape.nodes, [*kept, *sizes, *placeholders], [g for _, g in wanted]),
                     tuple((True, arguments.index(n)) if n in arguments else (False, given.index(n)) for n in kept),
+                    tuple(arguments.index(n) for n in sizes),
                     tuple(differentiable), tuple(i for i, _ in wanted))
 
 
@@ -253,6 +297,8 @@ def _made_again(node: Node) -> bool:
     """Views, and what is made of nothing: the backward has them without keeping them. A small part of a tensor is kept itself."""
     if node.op != "call_function":
         return node.op == "get_attr"
+    if _aten.is_number(node):
+        return True
     if not node.all_input_nodes:
         return torch.Tag.nondeterministic_seeded not in node.target.tags
     if node.target is operator.getitem:
