@@ -103,7 +103,7 @@ enum { NEWEST_OPSET = 28 };
 static void check_call(onnx_call *c) {
     const onnx_row *r = c->row;
     if (!r) onnx_refuse(c, "this op is not known");
-    if (!*r->domain && (c->opset < 1 || c->opset > NEWEST_OPSET))
+    if (!r->domain && (c->opset < 1 || c->opset > NEWEST_OPSET))
         onnx_refuse(c, "operator set %d: 1 to %d are known", c->opset, NEWEST_OPSET);
     if (c->n_in > 0 && (c->n_in < r->min_in || (r->max_in >= 0 && c->n_in > r->max_in))) onnx_refuse(c, "%d operands", c->n_in);
     for (int i = 0; i < c->n_in; i++) {

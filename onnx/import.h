@@ -87,13 +87,17 @@ typedef enum {
     ROW_ANY = 64,   /* its handler looks at the types */
 } onnx_row_flags;
 
+/* Texts are in the row: a pointer to one takes four times its room in the library, for the loader sets it. */
 struct onnx_row {
-    const char *name, *domain;
-    int min_in, max_in; /* max -1: any number */
-    unsigned flags;
     void (*run)(onnx_call *c);
-    tn_tensor (*unary)(tn_tensor);
-    tn_tensor (*binary)(tn_tensor, tn_tensor);
+    union {
+        tn_tensor (*unary)(tn_tensor);
+        tn_tensor (*binary)(tn_tensor, tn_tensor);
+    } build;
+    char name[35];
+    int8_t min_in, max_in; /* max -1: any number */
+    uint8_t domain;        /* the length of its name: all are different */
+    uint16_t flags;
 };
 onnx_finder onnx_find_row;
 /* table.c has onnx_find_row; it is given, since ops with subgraphs need the importer in turn. */

@@ -5,7 +5,7 @@
 
 void onnx_op_unary(onnx_call *c) {
     (void)onnx_attr_find(c, "consumed_inputs"); /* of the first operator set: a hint */
-    onnx_put(c, 0, onnx_wrap(c->row->unary(onnx_t(c, 0)), onnx_elem(c, 0)), ELEM_NONE);
+    onnx_put(c, 0, onnx_wrap(c->row->build.unary(onnx_t(c, 0)), onnx_elem(c, 0)), ELEM_NONE);
 }
 
 /* Before operator set 7 the second operand broadcasts only when asked to, from an axis of the first on. */
@@ -29,7 +29,7 @@ void onnx_op_binary(onnx_call *c) {
     check_equal_types(c);
     if (c->opset < 7) (void)onnx_attr_find(c, "consumed_inputs");
     tn_tensor a = onnx_t(c, 0), b = old_broadcast(c, a, onnx_t(c, 1)), y;
-    y = c->row->binary(a, b);
+    y = c->row->build.binary(a, b);
     bool same = tn_tensor_dtype(y) == tn_tensor_dtype(a);
     onnx_put(c, 0, same ? onnx_wrap(y, onnx_elem(c, 0)) : y, ELEM_NONE);
 }
