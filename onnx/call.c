@@ -31,10 +31,18 @@ onnx_val *onnx_in(onnx_call *c, int i) {
     return c->in[i];
 }
 
+/* Sizes as what a run has in their place. */
+static tn_tensor sizes_tensor(onnx_call *c, const onnx_val *v) {
+    tn_tensor *xs = ONNX_NEW(c->im->env, tn_tensor, v->n);
+    for (int64_t i = 0; i < v->n; i++) xs[i] = tn_reshape(tn_dim_value(c->g, v->sizes[i]), TN_DIMS(1));
+    return tn_cast(tn_reshape(tn_concat(xs, (int)v->n, 0), v->shape), onnx_elem_dtype(v->elem));
+}
+
 tn_tensor onnx_val_tensor(onnx_call *c, onnx_val *v) {
     if (v->kind != TN_ONNX_TENSOR) onnx_refuse(c, "a sequence or an optional where a tensor belongs");
     if (onnx_elem_dtype(v->elem) == TN_N_DTYPES) onnx_refuse(c, "a tensor of %s", onnx_elem_name(v->elem));
     if (c->g == c->im->g && v->t.id) return v->t;
+    if (v->sizes) return v->t = sizes_tensor(c, v);
     tn_tensor t = tn_const(c->g, onnx_elem_dtype(v->elem), v->shape, v->data);
     if (c->g == c->im->g) v->t = t;
     return t;
@@ -63,7 +71,8 @@ const void *onnx_known(onnx_call *c, int i, const char *what) {
     if (v->data) return v->data;
     if (c->im->opts.immediate && v->t.id) return read_now(c, v);
     c->im->needs |= v->deps;
-    onnx_refuse(c, "its %s is not known at import: it depends on the value of an input", what);
+    onnx_refuse(c, "its %s is not known at import: it depends on the value of an input%s", what,
+                c->im->opts.n_ranges ? ", or on sizes that a run gives" : "");
 }
 
 double onnx_load(tn_dtype t, const void *data, int64_t i) {
@@ -222,7 +231,7 @@ int64_t onnx_count_of(tn_shape s) {
     for (int i = 0; i < s.rank; i++)
         if (s.dim[i] == 0) return 0;
     for (int i = 0; i < s.rank; i++)
-        if (__builtin_mul_overflow(n, s.dim[i], &n)) return INT64_MAX;
+        if (onnx_is_dim(s.dim[i]) || __builtin_mul_overflow(n, s.dim[i], &n)) return INT64_MAX;
     return n;
 }
 tn_tensor onnx_scalar(tn_tensor like, double value) { return tn_full(like.graph, tn_tensor_dtype(like), TN_SCALAR, value); }
@@ -288,7 +297,9 @@ tn_tensor onnx_round_to(tn_tensor x, int elem, bool saturate) {
 }
 
 tn_tensor onnx_not_negative(tn_tensor index, int64_t size) {
-    return tn_select(tn_lt(index, onnx_scalar(index, 0)), tn_add(index, onnx_scalar(index, (double)size)), index);
+    tn_tensor n =
+        onnx_is_dim(size) ? tn_cast(tn_dim_value(index.graph, size), tn_tensor_dtype(index)) : onnx_scalar(index, (double)size);
+    return tn_select(tn_lt(index, onnx_scalar(index, 0)), tn_add(index, n), index);
 }
 
 tn_tensor onnx_accurate(tn_tensor x) {

@@ -99,6 +99,14 @@ static const onnx_function *find_function(const onnx_import *im, const onnx_node
     return NULL;
 }
 
+/* Handlers that do not know of sizes that a run gives would take them for numbers. */
+static void check_open(onnx_call *c, const onnx_val *v, int i) {
+    if (c->row->flags & ROW_DIMS) return;
+    if (v->kind == TN_ONNX_TENSOR && onnx_is_open(v->shape))
+        onnx_refuse(c, "operand %d has a size that a run gives, which this op does not take", i);
+    for (int k = 0; k < v->n_items; k++) check_open(c, v->items[k], i);
+}
+
 enum { NEWEST_OPSET = 28 };
 static void check_call(onnx_call *c) {
     const onnx_row *r = c->row;
@@ -113,6 +121,7 @@ static void check_call(onnx_call *c) {
         bool fits = !onnx_elem_widened(v->elem) || r->flags & (ROW_MOVE | ROW_ANY) ||
                     (onnx_elem_wraps(v->elem) && r->flags & ROW_WRAP) || (onnx_elem_wraps(v->elem) && r->flags & ROW_ORDER);
         if (v->kind == TN_ONNX_TENSOR && !fits) onnx_refuse(c, "operands of %s", onnx_elem_name(v->elem));
+        check_open(c, v, i);
     }
 }
 
@@ -197,6 +206,8 @@ static bool fold_in(onnx_call *c, bool immediate) {
     return false;
 }
 
+static bool fold_exactly(onnx_call *c) { return fold_in(c, false); }
+
 static void run_node(void *arg) {
     onnx_call *c = arg;
     const onnx_function *fn = find_function(c->im, c->node);
@@ -205,8 +216,9 @@ static void run_node(void *arg) {
         return;
     }
     check_call(c);
-    bool fold = !(c->row->flags & (ROW_HOST | ROW_LISTS)) && small_and_known(c);
+    bool may = !(c->row->flags & (ROW_HOST | ROW_LISTS)), fold = may && small_and_known(c);
     if (fold && (fold_in(c, false) || fold_in(c, true))) return;
+    if (may && onnx_fold_sizes(c, fold_exactly)) return;
     run_handler(c);
 }
 
@@ -375,27 +387,64 @@ static int64_t size_of(const onnx_import *im, const char *symbol) {
 }
 
 /* What the caller says of a dim by its place, as "x[0]"; or -1. */
-static int64_t size_at(const onnx_import *im, const char *input, int axis) {
-    char place[TN_ONNX_MAX_NAME + 16];
-    snprintf(place, sizeof place, "%s[%d]", input, axis);
+static int64_t size_at(const onnx_import *im, const char *place) {
     for (int i = 0; i < im->opts.n_dims; i++)
         if (im->opts.dims[i].name && !strcmp(im->opts.dims[i].name, place)) return im->opts.dims[i].size;
     return -1;
 }
 
-static bool input_shape(onnx_import *im, const tn_onnx_port *p, const tn_onnx_value *v, tn_shape *out) {
-    char text[512];
-    if (v) {
-        bool same = p->rank < 0 || p->rank == v->shape.rank;
-        for (int i = 0; same && i < p->rank; i++) same = p->dim[i] < 0 || p->dim[i] == v->shape.dim[i];
-        if (!same) onnx_fail(im->env, TN_ERR_INVAL, "the value of input '%s' has another shape than the model says", p->name);
-        *out = v->shape;
-        return true;
+/* Graphs are written as text: names of dims are words there. */
+static char *word_of(onnx_env *env, const char *name) {
+    char *word = onnx_format(env, "%s%s", *name >= '0' && *name <= '9' ? "_" : "", name);
+    for (char *c = word; *c; c++)
+        if (!((*c | 32) >= 'a' && (*c | 32) <= 'z') && !(*c >= '0' && *c <= '9')) *c = '_';
+    return word;
+}
+static const tn_onnx_range *find_range(const onnx_import *im, const char *name) {
+    for (int i = 0; name && i < im->opts.n_ranges; i++)
+        if (im->opts.ranges[i].name && !strcmp(im->opts.ranges[i].name, name)) return &im->opts.ranges[i];
+    return NULL;
+}
+/* The dim of axis i where the caller gives a range for it, by its place or its name; else -1. size: of the value, or -1. */
+static int64_t open_dim(onnx_import *im, const tn_onnx_port *p, int i, const char *place, int64_t size) {
+    const tn_onnx_range *r = find_range(im, place);
+    if (!r && p->rank > i && p->dim[i] < 0) r = find_range(im, p->symbol[i]);
+    if (!r) return -1;
+    im->seen[r - im->opts.ranges] = true;
+    int64_t by = r->multiple_of, dim = tn_dim(im->g, word_of(im->env, r->name), r->lo, r->hi, by);
+    if (tn_graph_status(im->g)) onnx_fail(im->env, TN_ERR_INVAL, "input '%s': %s", p->name, tn_ctx_error(im->env->ctx));
+    if (size >= 0 && (size < r->lo || size > r->hi || size % by))
+        onnx_fail(im->env, TN_ERR_INVAL, "dim %d of input '%s' is %lld: expected %lld to %lld, a multiple of %lld", i, p->name,
+                  (long long)size, (long long)r->lo, (long long)r->hi, (long long)by);
+    return dim;
+}
+/* Each range is of a dim, and no two are one in the graph. */
+static void check_ranges(onnx_import *im) {
+    im->seen = ONNX_NEW(im->env, bool, im->opts.n_ranges + 1);
+    for (int i = 0; i < im->opts.n_ranges; i++) {
+        const char *name = im->opts.ranges[i].name;
+        bool twice = !name || size_at(im, name) >= 0;
+        for (int k = 0; !twice && k < i; k++)
+            twice = !strcmp(word_of(im->env, name), word_of(im->env, im->opts.ranges[k].name));
+        if (twice) onnx_fail(im->env, TN_ERR_INVAL, "the range of dim '%s' is not all that is said of it", name ? name : "");
     }
-    *out = (tn_shape){ .rank = p->rank };
-    if (p->rank < 0) note(im, "input", p->name, "its rank is not said: give a value of it (tn_onnx_opts.values)");
-    for (int i = 0; i < p->rank; i++) {
-        out->dim[i] = size_at(im, p->name, i);
+}
+
+static bool input_shape(onnx_import *im, const tn_onnx_port *p, const tn_onnx_value *v, tn_shape *out) {
+    char text[512], place[TN_ONNX_MAX_NAME + 16];
+    bool same = !v || p->rank < 0 || p->rank == v->shape.rank;
+    *out = (tn_shape){ .rank = v ? v->shape.rank : p->rank };
+    if (out->rank < 0) note(im, "input", p->name, "its rank is not said: give a value of it (tn_onnx_opts.values)");
+    for (int i = 0; same && i < out->rank; i++) {
+        snprintf(place, sizeof place, "%s[%d]", p->name, i);
+        int64_t size = v ? v->shape.dim[i] : size_at(im, place);
+        out->dim[i] = v || size < 0 ? open_dim(im, p, i, place, size) : size;
+        if (onnx_is_dim(out->dim[i])) continue;
+        if (v) {
+            same = i >= p->rank || p->dim[i] < 0 || p->dim[i] == size;
+            out->dim[i] = size;
+            continue;
+        }
         if (out->dim[i] < 0) out->dim[i] = p->dim[i] >= 0 ? p->dim[i] : p->symbol[i] ? size_of(im, p->symbol[i]) : -1;
         if (out->dim[i] >= 0) continue;
         if (p->symbol[i])
@@ -407,7 +456,8 @@ static bool input_shape(onnx_import *im, const tn_onnx_port *p, const tn_onnx_va
         note(im, "input", p->name, text);
         return false;
     }
-    return p->rank >= 0;
+    if (!same) onnx_fail(im->env, TN_ERR_INVAL, "the value of input '%s' has another shape than the model says", p->name);
+    return out->rank >= 0;
 }
 
 static onnx_val *tensor_input(onnx_import *im, const char *name, const tn_onnx_port *p, int elem, const tn_onnx_value *v,
@@ -424,7 +474,7 @@ static onnx_val *tensor_input(onnx_import *im, const char *name, const tn_onnx_p
                   tn_dtype_name(p->dtype));
     out->n = onnx_count_of(out->shape);
     out->refused = false;
-    if (v && constant) {
+    if (v && constant && !onnx_is_open(out->shape)) {
         out->data = out->n ? v->data : "";
         return out;
     }
@@ -467,6 +517,7 @@ static onnx_val *list_input(onnx_import *im, const tn_onnx_port *p, int elem, bo
 
 static void add_inputs(onnx_import *im) {
     onnx_graph *g = &im->m->graph;
+    check_ranges(im);
     for (int i = 0; i < im->m->n_inputs; i++) {
         const tn_onnx_port *p = &g->inputs[im->m->input_at[i]];
         int elem = g->in_elem[im->m->input_at[i]];
@@ -483,6 +534,8 @@ static void add_inputs(onnx_import *im) {
         }
         scope_set(im->env, im->scope, p->name, v);
     }
+    for (int i = 0; i < im->opts.n_ranges; i++)
+        if (!im->seen[i]) onnx_fail(im->env, TN_ERR_INVAL, "no input has a dim '%s'", im->opts.ranges[i].name);
 }
 
 static void add_weights(onnx_import *im) {
@@ -585,7 +638,7 @@ static tn_status import_once(onnx_import *im) {
 tn_status onnx_import_model(tn_onnx_model *m, const tn_onnx_opts *opts, onnx_finder *find_row, tn_graph **out) {
     tn_onnx_opts o = TN_ONNX_DEFAULTS;
     if (opts) memcpy(&o, opts, opts->struct_size < sizeof o ? opts->struct_size : sizeof o);
-    if (!out || (o.n_dims && !o.dims) || (o.n_values && !o.values))
+    if (!out || (o.n_dims && !o.dims) || (o.n_values && !o.values) || (o.n_ranges && !o.ranges))
         return tn_ctx_fail(m->env.ctx, TN_ERR_INVAL, "tn_onnx_import: an argument is NULL");
     *out = NULL;
     m->work.file = m->env.file;

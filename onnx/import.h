@@ -33,12 +33,13 @@ struct onnx_val {
     tn_onnx_kind kind;
     int elem;
     tn_shape shape;
-    int64_t n;        /* elements */
-    tn_tensor t;      /* id 0: not in the graph (yet) */
-    const void *data; /* row-major, as Tenon holds the type; not aligned; NULL: not known */
-    uint64_t deps;    /* inputs of the model that the value depends on: bit i of tn_onnx_input(i), 63 for all after it */
-    bool refused;     /* what it comes from was */
-    onnx_val **items; /* of a sequence, or the value of an optional */
+    int64_t n;            /* elements */
+    tn_tensor t;          /* id 0: not in the graph (yet) */
+    const void *data;     /* row-major, as Tenon holds the type; not aligned; NULL: not known */
+    const int64_t *sizes; /* of i64 or i32, where data is NULL: numbers and at least one size that a run gives; or NULL */
+    uint64_t deps;        /* inputs of the model that the value depends on: bit i of tn_onnx_input(i), 63 for all after it */
+    bool refused;         /* what it comes from was */
+    onnx_val **items;     /* of a sequence, or the value of an optional */
     int n_items;
     const onnx_steps *steps; /* of 8 bits; NULL: the value is not of that kind */
 };
@@ -62,6 +63,7 @@ typedef struct onnx_import {
     int n_noted;
     uint64_t needs;     /* inputs whose values sizes depend on */
     uint64_t constants; /* inputs that are constants */
+    bool *seen;         /* of each range: an input has such a dim */
     bool stopped;       /* the graph itself has an error */
 } onnx_import;
 
@@ -85,6 +87,8 @@ typedef enum {
     ROW_KEEP = 16,  /* never computed at import: work that is not linear in its operands */
     ROW_LISTS = 32, /* takes sequences and optionals */
     ROW_ANY = 64,   /* its handler looks at the types */
+    ROW_DIMS = 128, /* operands may have sizes that a run gives: its handler calculates with onnx_dim alone */
+    ROW_TAKE = 256, /* results are elements of the first operand (Concat: of all; Where: of the last two) */
 } onnx_row_flags;
 
 /* Texts are in the row: a pointer to one takes four times its room in the library, for the loader sets it. */
@@ -126,6 +130,24 @@ double *onnx_known_floats(onnx_call *c, int i, const char *what, int *out_n);
 double onnx_load(tn_dtype t, const void *data, int64_t i); /* as tn_ir_load, of arrays that need not be aligned */
 
 onnx_val *onnx_named(onnx_call *c, const char *name, size_t n); /* the value of that name; NULL: there is none */
+
+/* ---- sizes that a run gives (dims.c): handles of tn_dim, in shapes and in onnx_val.sizes ---- */
+
+#define ONNX_LEAST (INT64_MIN + (1 << 16)) /* the least number: handles are below */
+static inline bool onnx_is_dim(int64_t size) { return size < ONNX_LEAST; }
+bool onnx_is_open(tn_shape s); /* a dim of it is such a size */
+/* x and y as op says: + - * / (down; y > 0) ^ (up) < (the smaller) > (the larger). */
+int64_t onnx_dim(onnx_call *c, char op, int64_t x, int64_t y);
+int64_t onnx_dim_product(onnx_call *c, const int64_t *dims, int n);
+/* Between which all values are. */
+void onnx_dim_range(onnx_call *c, int64_t x, int64_t *out_lo, int64_t *out_hi);
+void onnx_put_sizes(onnx_call *c, int k, int elem, tn_shape shape, const int64_t *v); /* in the arena */
+/* Computes a node whose operands are known but for such sizes; fold does it where all are known. False: it goes into the graph.
+ */
+bool onnx_fold_sizes(onnx_call *c, bool (*fold)(onnx_call *c));
+/* As onnx_known_ints and onnx_ints_of, such sizes among them; what is less than ONNX_LEAST is that. */
+int64_t *onnx_sizes(onnx_call *c, int i, const char *what, int *out_n);
+const int64_t *onnx_sizes_of(onnx_call *c, const char *name, int i, int *out_n);
 
 /* ---- attributes ---- */
 

@@ -35,6 +35,8 @@ static tn_tensor add_bias(onnx_call *c, tn_tensor y) {
     return tn_add(y, tn_reshape(onnx_t(c, 2), s));
 }
 static void check_ranks(onnx_call *c) {
+    if (onnx_is_open(onnx_shape(c, 1)) || (onnx_rank(c, 0) > 1 && onnx_is_dim(onnx_shape(c, 0).dim[1])))
+        onnx_refuse(c, "channels or weights of a size that a run gives");
     if (onnx_rank(c, 0) != onnx_rank(c, 1)) onnx_refuse(c, "weights of rank %d for rank %d", onnx_rank(c, 1), onnx_rank(c, 0));
 }
 
@@ -117,7 +119,7 @@ static bool by_winograd(onnx_call *c, const onnx_windows *w, int64_t groups, tn_
     const onnx_val *weights = onnx_in(c, 1);
     bool fits = groups == 1 && weights->data && weights->elem == ELEM_F32 && onnx_elem(c, 0) == ELEM_F32 &&
                 !c->im->opts.plain_convolutions && !c->im->opts.parameters && s.dim[1] == onnx_shape(c, 0).dim[1];
-    if (!fits || !pays(w, s, onnx_shape(c, 0).dim[0])) return false;
+    if (!fits || onnx_is_open(onnx_shape(c, 0)) || !pays(w, s, onnx_shape(c, 0).dim[0])) return false;
     tn_nn_conv_opts o = { .out_channels = s.dim[0], .kernel = { 3 }, .no_bias = 1, .winograd = 2 };
     for (int i = 0; i < 2; i++) o.padding[i] = w->before[i] ? w->before[i] : -1;
     o.transformed = transformed(c, weights->data, s.dim[0], s.dim[1]);

@@ -15,12 +15,17 @@ void onnx_op_gather(onnx_call *c) {
     onnx_put(c, 0, tn_gather(onnx_t(c, 0), onnx_not_negative(onnx_t(c, 1), s.dim[axis]), axis), ELEM_NONE);
 }
 
+static void check_within(onnx_call *c, int64_t n, int64_t size, int axis) {
+    int64_t lo, hi;
+    onnx_dim_range(c, onnx_dim(c, '-', size, n), &lo, &hi);
+    if (lo < 0) onnx_refuse(c, "more indices than elements along axis %d", axis);
+}
 tn_tensor onnx_take_along(onnx_call *c, tn_tensor x, tn_tensor index, int axis) {
     tn_shape s = tn_tensor_shape(x), is = tn_tensor_shape(index), within = is;
     int64_t start[TN_MAX_RANK] = { 0 };
     if (is.rank != s.rank) onnx_refuse(c, "indices of rank %d for rank %d", is.rank, s.rank);
     for (int i = 0; i < s.rank; i++)
-        if (i != axis && is.dim[i] > s.dim[i]) onnx_refuse(c, "more indices than elements along axis %d", i);
+        if (i != axis) check_within(c, is.dim[i], s.dim[i], i);
     within.dim[axis] = s.dim[axis];
     return tn_take_along(tn_slice(x, start, within.dim, NULL, s.rank), index, axis);
 }
@@ -34,6 +39,7 @@ void onnx_op_gather_elements(onnx_call *c) {
 /* Tuples of indices into dims, as i64: negative ones count from the end. */
 static tn_tensor tuples(onnx_call *c, const int64_t *dims, int64_t k) {
     tn_tensor at = tn_cast(onnx_t(c, 1), TN_I64);
+    if (onnx_is_open(onnx_dims(dims, (int)k))) onnx_refuse(c, "indices along a size that a run gives");
     return tn_select(tn_lt(at, onnx_scalar(at, 0)), tn_add(at, onnx_ints_const(c, dims, (int)k)), at);
 }
 
@@ -77,7 +83,7 @@ void onnx_op_scatter_elements(onnx_call *c) {
     check_scatter(c, mode);
     if (is.rank != s.rank || memcmp(is.dim, us.dim, sizeof is.dim[0] * (size_t)is.rank)) onnx_refuse(c, "its shapes");
     for (int i = 0; i < s.rank; i++)
-        if (i != axis && is.dim[i] > s.dim[i]) onnx_refuse(c, "more indices than elements along axis %d", i);
+        if (i != axis) check_within(c, is.dim[i], s.dim[i], i);
     tn_tensor index = onnx_not_negative(tn_cast(onnx_t(c, 1), TN_I64), s.dim[axis]), x = onnx_t(c, 0);
     tn_tensor y = tn_put_along(as_number(x), index, as_number(onnx_t(c, 2)), axis, mode);
     onnx_put(c, 0, tn_cast(y, tn_tensor_dtype(x)), ELEM_NONE);

@@ -8,8 +8,8 @@ static tn_tensor per_channel(onnx_call *c, tn_tensor v, int rank) {
     tn_shape s = { .rank = rank };
     if (rank < 2) s.rank = 1;
     for (int i = 0; i < s.rank; i++) s.dim[i] = 1;
-    s.dim[s.rank > 1 ? 1 : 0] = onnx_count_of(tn_tensor_shape(v));
-    (void)c;
+    tn_shape own = tn_tensor_shape(v);
+    s.dim[s.rank > 1 ? 1 : 0] = onnx_dim_product(c, own.dim, own.rank);
     return tn_reshape(v, s);
 }
 
@@ -76,9 +76,10 @@ void onnx_op_group_normalization(onnx_call *c) {
     int64_t groups = onnx_attr_need_int(c, "num_groups");
     double eps = onnx_attr_float(c, "epsilon", (double)1e-5f);
     (void)onnx_attr_int(c, "stash_type", 1);
-    if (s.rank < 3 || groups < 1 || s.dim[1] % groups) onnx_refuse(c, "%lld groups", (long long)groups);
+    if (s.rank < 3 || groups < 1 || onnx_is_dim(s.dim[1]) || s.dim[1] % groups)
+        onnx_refuse(c, "%lld groups", (long long)groups);
     part.dim[0] = s.dim[0], part.dim[1] = groups;
-    part.dim[2] = s.dim[0] ? onnx_count_of(s) / (s.dim[0] * groups) : 0;
+    part.dim[2] = onnx_dim(c, '*', s.dim[1] / groups, onnx_dim_product(c, s.dim + 2, s.rank - 2));
     tn_tensor x = tn_reshape(onnx_accurate(onnx_t(c, 0)), part), mean = mean_of(x, TN_INTS(2));
     tn_tensor y = normalise(x, mean, var_of(x, mean, TN_INTS(2)), eps), scale = like(c, 1, x), shift = like(c, 2, x);
     bool by_group = c->opset < 21;

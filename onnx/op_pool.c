@@ -40,6 +40,7 @@ void onnx_op_max_pool(onnx_call *c) {
     tn_tensor x = onnx_t(c, 0), view = onnx_windows_of(x, &w, elem == ELEM_U8 ? 0 : elem == ELEM_I8 ? -128 : -INFINITY);
     onnx_put(c, 0, tn_reduce_max(view, axes, w.n, 0), ELEM_NONE);
     if (!onnx_wants(c, 1)) return;
+    if (onnx_is_open(onnx_shape(c, 0))) onnx_refuse(c, "indices in an image of a size that a run gives");
     if (!onnx_is_float(elem)) onnx_refuse(c, "indices of whole numbers");
     tn_shape flat = tn_tensor_shape(view);
     for (int i = 0; i < w.n; i++) taps *= w.kernel[i];
@@ -49,6 +50,10 @@ void onnx_op_max_pool(onnx_call *c) {
 
 /* How many elements each window along an axis has: those of the operand, or (padding counts) up to the end of the padding. */
 static tn_tensor counts(onnx_call *c, const onnx_windows *w, int i, bool padding) {
+    bool whole = padding || (!w->before[i] && !w->after[i]); /* all windows have as many */
+    float taps = (float)w->kernel[i];
+    if (onnx_is_dim(w->in[i]) && !whole) onnx_refuse(c, "padding along a size that a run gives");
+    if (onnx_is_dim(w->in[i])) return tn_const(c->g, TN_F32, TN_SCALAR, &taps);
     float *n = ONNX_NEW(c->im->env, float, w->out[i]);
     int64_t lo = padding ? -w->before[i] : 0, hi = w->in[i] + (padding ? w->after[i] : 0), dims[TN_MAX_RANK];
     for (int64_t p = 0; p < w->out[i]; p++)

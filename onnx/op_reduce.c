@@ -82,6 +82,7 @@ static void position(onnx_call *c, bool largest) {
     tn_tensor x = onnx_t(c, 0);
     if (last) x = tn_flip(x, TN_INTS(axis));
     tn_tensor y = largest ? tn_argmax(x, axis, keep) : tn_argmin(x, axis, keep);
+    if (last && onnx_is_dim(s.dim[axis])) onnx_refuse(c, "the last index along a size that a run gives");
     if (last) y = tn_sub(onnx_scalar(y, (double)(s.dim[axis] - 1)), y);
     onnx_put(c, 0, y, ELEM_I64);
 }
@@ -93,14 +94,14 @@ void onnx_op_arg_min(onnx_call *c) { position(c, false); }
 /* Before operator set 13: over all axes from `axis` on, as one. */
 static void rows_of(onnx_call *c, tn_tensor (*f)(tn_tensor, int)) {
     tn_shape s = onnx_shape(c, 0);
-    int64_t given = onnx_attr_int(c, "axis", c->opset < 13 ? 1 : -1), rows = 1, columns = 1;
+    int64_t given = onnx_attr_int(c, "axis", c->opset < 13 ? 1 : -1);
     tn_tensor x = onnx_t(c, 0);
     if (c->opset >= 13) {
         onnx_put(c, 0, f(x, onnx_axis(c, given, s.rank)), ELEM_NONE);
         return;
     }
     int axis = given == s.rank ? s.rank : onnx_axis(c, given, s.rank);
-    for (int i = 0; i < s.rank; i++) *(i < axis ? &rows : &columns) *= s.dim[i];
+    int64_t rows = onnx_dim_product(c, s.dim, axis), columns = onnx_dim_product(c, s.dim + axis, s.rank - axis);
     onnx_put(c, 0, tn_reshape(f(tn_reshape(x, TN_DIMS(rows, columns)), 1), s), ELEM_NONE);
 }
 static tn_tensor hardmax(tn_tensor x, int axis) {

@@ -82,7 +82,8 @@ bool onnx_as_steps(onnx_call *c, int a, int b, int axis, int64_t terms, tn_tenso
     bool filters = w && onnx_rank(c, b) > 2;
     *out_zero = (onnx_zero){ 0 };
     if (!x || !w || (filters && !w->filters.graph)) return false;
-    if (c->folding || x->axis >= 0 || (w->axis >= 0 && w->axis != axis) || terms > INT32_MAX / (255 * 255)) return false;
+    if (c->folding || terms < 0 || x->axis >= 0 || (w->axis >= 0 && w->axis != axis) || terms > INT32_MAX / (255 * 255))
+        return false;
     *out_a = x->whole, *out_b = filters ? w->filters : w->whole, *out_scale = tn_mul(x->scale, w->scale);
     if (x->zero && x->bytes.graph && w->data)
         *out_a = x->bytes, *out_zero = (onnx_zero){ x->zero, zero_times(c, x->zero, w, onnx_shape(c, b), axis) };

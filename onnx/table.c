@@ -7,8 +7,8 @@
 #define OP_IN(domain, name, least, most, flags, handler) void onnx_op_##handler(onnx_call *c);
 #include "ops.def"
 
-#define UNARY(name, builder, flags) { onnx_op_unary, { .unary = builder }, #name, 1, 1, 0, flags },
-#define BINARY(name, builder, flags) { onnx_op_binary, { .binary = builder }, #name, 2, 2, 0, flags },
+#define UNARY(name, builder, flags) { onnx_op_unary, { .unary = builder }, #name, 1, 1, 0, (flags) | ROW_DIMS },
+#define BINARY(name, builder, flags) { onnx_op_binary, { .binary = builder }, #name, 2, 2, 0, (flags) | ROW_DIMS },
 #define OP_IN(domain, name, least, most, flags, handler)                                                                       \
     { onnx_op_##handler, { NULL }, #name, least, most, sizeof domain - 1, flags },
 #define OP(name, least, most, flags, handler) OP_IN("", name, least, most, flags, handler)

@@ -19,8 +19,9 @@ enum { FEW_POSITIONS = 64 };
 static int64_t reach(const onnx_windows *w, int i) { return (w->kernel[i] - 1) * w->dilation[i] + 1; }
 
 /* SAME: as many positions as the axis divided by the stride, rounded up. */
-static void pad_same(onnx_windows *w, bool upper) {
+static void pad_same(onnx_call *c, onnx_windows *w, bool upper) {
     for (int i = 0; i < w->n; i++) {
+        if (onnx_is_dim(w->in[i])) onnx_refuse(c, "padding that depends on a size that a run gives");
         int64_t total = ((w->in[i] + w->stride[i] - 1) / w->stride[i] - 1) * w->stride[i] + reach(w, i) - w->in[i];
         if (total < 0) total = 0;
         w->before[i] = upper ? total / 2 : total - total / 2;
@@ -44,14 +45,21 @@ void onnx_windows_read(onnx_call *c, tn_shape x, const int64_t *kernel, onnx_win
         w->in[i] = x.dim[i + 2], w->axis[i] = i + 2, w->before[i] = pads[i], w->after[i] = pads[i + w->n];
     }
     if (onnx_attr_is(c, "auto_pad", "NOTSET", "SAME_UPPER") || onnx_attr_is(c, "auto_pad", "NOTSET", "SAME_LOWER"))
-        pad_same(w, onnx_attr_is(c, "auto_pad", "NOTSET", "SAME_UPPER"));
+        pad_same(c, w, onnx_attr_is(c, "auto_pad", "NOTSET", "SAME_UPPER"));
     else if (onnx_attr_is(c, "auto_pad", "NOTSET", "VALID"))
         memset(w->before, 0, sizeof w->before), memset(w->after, 0, sizeof w->after);
     else if (!onnx_attr_is(c, "auto_pad", "NOTSET", "NOTSET"))
         onnx_refuse(c, "attribute auto_pad");
     bool up = onnx_attr_int(c, "ceil_mode", 0);
     for (int i = 0; i < w->n; i++) {
-        int64_t room = w->in[i] + w->before[i] + w->after[i] - reach(w, i);
+        int64_t room = onnx_dim(c, '+', w->in[i], w->before[i] + w->after[i] - reach(w, i)), lo, hi;
+        onnx_dim_range(c, room, &lo, &hi);
+        if (onnx_is_dim(room)) {
+            if (lo < 0 || up)
+                onnx_refuse(c, up ? "attribute ceil_mode along a size that a run gives" : "an axis may be too short");
+            w->out[i] = onnx_dim(c, '+', onnx_dim(c, '/', room, w->stride[i]), 1);
+            continue;
+        }
         if (room < 0) onnx_refuse(c, "windows of %lld in an axis of %lld", (long long)reach(w, i), (long long)w->in[i]);
         w->out[i] = (room + (up ? w->stride[i] - 1 : 0)) / w->stride[i] + 1;
         if (up && (w->out[i] - 1) * w->stride[i] >= w->in[i] + w->before[i]) w->out[i]--; /* none begins past the operand */
@@ -62,7 +70,8 @@ tn_tensor onnx_windows_of(tn_tensor x, const onnx_windows *w, double value) {
     int64_t before[TN_MAX_RANK] = { 0 }, after[TN_MAX_RANK] = { 0 };
     bool any = false;
     for (int i = 0; i < w->n; i++) {
-        int64_t end = (w->out[i] - 1) * w->stride[i] + reach(w, i) - w->before[i] - w->in[i];
+        int64_t end =
+            onnx_is_dim(w->in[i]) ? w->after[i] : (w->out[i] - 1) * w->stride[i] + reach(w, i) - w->before[i] - w->in[i];
         before[i + 2] = w->before[i], after[i + 2] = end > 0 ? end : 0;
         any |= before[i + 2] || after[i + 2];
     }
@@ -98,7 +107,10 @@ tn_tensor onnx_convolve(onnx_call *c, tn_tensor x, tn_tensor weights, const onnx
     int64_t batch_x = 1, batch_w = 0;
     bool dense = true; /* positions next to each other lie next to each other in the operand: they can be the vectors */
     int64_t positions = 1, taps = 1;
-    for (int i = 0; i < n; i++) dense &= w->stride[i] == 1 || last || w->by_taps, positions *= w->out[i], taps *= w->kernel[i];
+    for (int i = 0; i < n; i++)
+        dense &= w->stride[i] == 1 || last || w->by_taps,
+            positions = onnx_is_dim(w->out[i]) || positions > FEW_POSITIONS ? FEW_POSITIONS : positions * w->out[i],
+            taps *= w->kernel[i];
     if (last && groups == 1 && positions < FEW_POSITIONS && taps > 1) dense = false;
     tn_tensor out = dense ? tn_dot(weights, view, &batch_w, &batch_x, grouped, from_w, from_x, n + 1)
                           : tn_dot(view, weights, &batch_x, &batch_w, grouped, from_x, from_w, n + 1);

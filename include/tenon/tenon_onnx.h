@@ -9,13 +9,13 @@
  * local functions; If, Loop and Scan whose conditions and counts are known at import; sequences and optionals whose lengths
  * are. What cannot be done is refused, all of it at once: tn_ctx_error lists op, node and reason.
  *
- * Sizes.   A graph has no unknown sizes. Named dims of inputs ("batch") are given by tn_onnx_opts.dims, and others by their
- * place. What follows from known sizes and constants (Shape, Gather, Concat, Range ...) is computed at import. Where a size
- * depends on the value of an input, tn_onnx_opts.values gives it: the input becomes a constant. Types.   int16 and uint16 are
- * held as i32, uint32 and uint64 as i64 (the latter with the same 64 bits), integers of 4 and 2 bits as i8 and u8,
- * floating-point numbers of 8 and 4 bits as f32, strings as i64 (see tn_onnx_text), and ops on them give the results of their
- * own types. Complex numbers are refused. Indices. An index that is out of range at run time is clamped to the nearest row
- * (tn_gather), or skipped (scatters).
+ * Sizes.   Named dims of inputs ("batch") are given by tn_onnx_opts.dims, and others by their place; those of
+ * tn_onnx_opts.ranges are given by each run. What follows from known sizes and constants (Shape, Gather, Concat, Range ...) is
+ * computed at import. Where a size depends on the value of an input, tn_onnx_opts.values gives it: the input becomes a
+ * constant. Types.   int16 and uint16 are held as i32, uint32 and uint64 as i64 (the latter with the same 64 bits), integers of
+ * 4 and 2 bits as i8 and u8, floating-point numbers of 8 and 4 bits as f32, strings as i64 (see tn_onnx_text), and ops on them
+ * give the results of their own types. Complex numbers are refused. Indices. An index that is out of range at run time is
+ * clamped to the nearest row (tn_gather), or skipped (scatters).
  *
  * Errors.  TN_ERR_PARSE a malformed file; TN_ERR_UNSUPPORTED a right file that says what Tenon cannot do; TN_ERR_IO;
  * TN_ERR_INVAL wrong options; TN_ERR_NOMEM. On an error nothing is returned. Threads. As the context: one at a time. */
@@ -86,6 +86,10 @@ typedef struct {
     int64_t size;
 } tn_onnx_dim;
 typedef struct {
+    const char *name;
+    int64_t lo, hi, multiple_of; /* as of tn_dim */
+} tn_onnx_range;
+typedef struct {
     const char *name; /* of an input; "x[2]" is element 2 of a sequence (also an optional one), "x" the value of an optional */
     tn_dtype dtype;
     tn_shape shape;
@@ -108,8 +112,13 @@ typedef struct {
     int plain_convolutions; /* 1 = each result of a convolution is the sum of its products; 0 = 3x3 layers of many channels with
                                constant f32 weights go by Winograd's way (tn_nn_conv_opts.winograd = 2), which has about the
                                error of the plain sum. Infinities and NaN reach a neighbour, then. */
+    /* Dims that every run gives, within a range (names as of dims; what is no letter or digit is _ in the graph's): one program
+     * for all, tn_bind_dim or tn_bind_shape says which. Inputs that have one are no constants. TN_ERR_INVAL: no input has such
+     * a dim, or its range is wrong. */
+    const tn_onnx_range *ranges;
+    int n_ranges;
 } tn_onnx_opts;
-#define TN_ONNX_DEFAULTS TN_VALUE_(tn_onnx_opts, sizeof(tn_onnx_opts), NULL, 0, NULL, 0, 0, 0, 0, 0)
+#define TN_ONNX_DEFAULTS TN_VALUE_(tn_onnx_opts, sizeof(tn_onnx_opts), NULL, 0, NULL, 0, 0, 0, 0, 0, NULL, 0)
 
 /* Free the graph with tn_graph_free; it does not refer to the model. Inputs and outputs have the model's names; those of a
  * sequence are "x[0]", "x[1]" ... opts NULL = TN_ONNX_DEFAULTS. */

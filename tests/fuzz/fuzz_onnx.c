@@ -1,4 +1,5 @@
-/* fuzz_onnx.c - any bytes as an ONNX model, imported with a size for "batch"; what is accepted is checked as a graph. */
+/* fuzz_onnx.c - any bytes as an ONNX model, imported with a size or a range for "batch"; what is accepted is checked as a
+ * graph. */
 #include "tenon/tenon_onnx.h"
 
 #include <stdlib.h>
@@ -14,6 +15,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     tn_onnx_opts o = TN_ONNX_DEFAULTS;
     o.dims = &d, o.n_dims = 1;
     tn_status s = tn_onnx_parse(ctx, data, size, "f", NULL, &m);
+    tn_onnx_range r = { "batch", 1, 6, 1 };
+    if (!s && size % 2) o.n_dims = 0, o.ranges = &r, o.n_ranges = 1;
     if (!s) s = tn_onnx_import(m, &o, &g);
     if (s && (g || !*tn_ctx_error(ctx))) abort();
     if (!s && tn_graph_check(g)) abort();
