@@ -68,6 +68,13 @@ int64_t cli_int(const cli *c, const char *name, int64_t fallback, int64_t lo, in
 double cli_number(const cli *c, const char *name, double fallback, double lo, double hi);
 /* "4,16,64" or "4-256*2" (multiply) or "1-9+2" (add). Returns how many. */
 int cli_ints(const cli *c, const char *name, const char *fallback, int64_t *out, int cap, int64_t lo, int64_t hi);
+/* --dim NAME=SIZE or NAME=LO..HI[:MULTIPLE], one after the other; false at the end. The name is the caller's to free. */
+typedef struct cli_dim {
+    char *name;
+    bool is_range;
+    int64_t lo, hi, multiple_of;
+} cli_dim;
+bool cli_next_dim(cli *c, int *at, cli_dim *out);
 /* Words of a comma list, copied; the array and words live as long as the program. */
 int cli_words(const cli *c, const char *text, char **out, int cap);
 tn_mode cli_mode(const cli *c, const char *word);
@@ -85,7 +92,9 @@ tn_compile_opts cli_compile_opts(const cli *c); /* --mode --fusion --threads --n
     { "fusion", 'f', "LEVEL", "0 none, 1 pairs, 2 elementwise and reductions, 3 by cost; default: the mode's own" },           \
         { "threads", 't', "N", "CPU threads; 0 (default) = as many as the process may use" },                                  \
         { "device", 'd', "NAME", "cpu (default), cuda, opencl, null, or auto: the fastest by a model" },                       \
-        { "dim", 0, "NAME=SIZE", "the size of a symbolic dim of a graph, or of a named one of an ONNX model (repeatable)" },   \
+        { "dim", 0, "NAME=SIZE",                                                                                               \
+          "the size of a symbolic dim of a graph, or of a named one of an ONNX model (repeatable); NAME=LO..HI[:MULTIPLE]:\n"  \
+          "it stays open, one program for all, and every run gives it: by inputs or NAME=SIZE" },                              \
         { "plain-convolutions", 0, NULL, "of an ONNX model: sums of products as they stand, not by Winograd's way" },          \
         { "no-cache", 0, NULL, "compile every kernel again" }, { "no-passes", 0, NULL, "skip the graph passes" }, {            \
         "check", 0, NULL, "verify every artefact between the stages (slow)"                                                    \
@@ -179,6 +188,7 @@ typedef struct model {
 } model;
 const model *model_table(int *out_n);
 tn_graph *model_open(cli *c, const char *spec, uint64_t seed);
+bool model_is_onnx(const char *spec);
 void model_forget(cli *c);          /* what c keeps of it */
 tn_dtype model_dtype(const cli *c); /* --dtype: f32, or what contractions are to be in */
 /* A builtin model, or an ONNX file, with another batch: its first size, the first dim of its inputs. NULL: it has none, or

@@ -422,23 +422,27 @@ static tn_graph *in_model_dtype(cli *c, tn_graph *g) {
     return g;
 }
 
-static bool is_onnx(const char *spec) {
+bool model_is_onnx(const char *spec) {
     size_t n = strlen(spec);
     return n > 5 && !strcmp(spec + n - 5, ".onnx");
 }
 
-/* --dim batch=8, as often as wanted. */
-static int read_dims(cli *c, tn_onnx_dim *out, int cap) {
-    int at = 0, n = 0;
-    for (const char *text; (text = cli_next(c, "dim", &at)); n++) {
-        const char *eq = strchr(text, '=');
-        char *end = NULL;
-        int64_t size = eq ? strtoll(eq + 1, &end, 10) : -1;
-        if (!eq || end == eq + 1 || *end || size < 0) cli_usage(c, "--dim %s: expected NAME=SIZE", text);
-        if (n == cap) cli_usage(c, "more than %d --dim", cap);
-        out[n] = (tn_onnx_dim){ cli_format("%.*s", (int)(eq - text), text), size };
+/* --dim batch=8 and batch=1..64, as often as wanted. Sizes of dims that have a range, too, are those of the run. */
+static void read_dims(cli *c, tn_onnx_dim *dims, tn_onnx_range *ranges, int cap, tn_onnx_opts *o) {
+    o->dims = dims, o->ranges = ranges;
+    for (int turn = 0, at = 0; turn < 2; turn++, at = 0) {
+        for (cli_dim d; cli_next_dim(c, &at, &d);) {
+            bool open = false;
+            for (int i = 0; i < o->n_ranges; i++) open |= turn && !strcmp(o->ranges[i].name, d.name);
+            if (o->n_dims == cap || o->n_ranges == cap) cli_usage(c, "more than %d --dim", cap);
+            if (turn == 0 && d.is_range)
+                ranges[o->n_ranges++] = (tn_onnx_range){ d.name, d.lo, d.hi, d.multiple_of };
+            else if (turn == 1 && !d.is_range && !open)
+                dims[o->n_dims++] = (tn_onnx_dim){ d.name, d.lo };
+            else
+                free(d.name);
+        }
     }
-    return n;
 }
 /* --input NAME=...: where sizes depend on it, it becomes a constant, which c->constants names. */
 static int read_values(cli *c, value *data, tn_onnx_value *out, int cap) {
@@ -494,13 +498,14 @@ static void note_files(cli *c, const tn_onnx_model *m, const char *path) {
 static tn_graph *open_onnx(cli *c, const char *path, int64_t batch) {
     enum { MOST = 256 };
     tn_onnx_dim *dims = cli_alloc(sizeof *dims * MOST);
+    tn_onnx_range *ranges = cli_alloc(sizeof *ranges * MOST);
     value *data = cli_alloc(sizeof *data * MOST);
     tn_onnx_value *values = cli_alloc(sizeof *values * MOST);
     tn_onnx_opts o = TN_ONNX_DEFAULTS;
     tn_onnx_model *m;
     tn_onnx_port p;
     tn_graph *g = NULL;
-    o.dims = dims, o.n_dims = read_dims(c, dims, MOST);
+    read_dims(c, dims, ranges, MOST, &o);
     o.values = values, o.n_values = read_values(c, data, values, MOST);
     o.plain_convolutions = cli_flag(c, "plain-convolutions") || model_dtype(c) != TN_F32; /* Winograd's way needs the bits */
     cli_need(c, tn_onnx_open(cli_ctx(c), path, &m));
@@ -519,7 +524,8 @@ static tn_graph *open_onnx(cli *c, const char *path, int64_t batch) {
     tn_onnx_model_free(m);
     for (int i = 0; i < o.n_values; i++) value_free(&data[i]), free((char *)(uintptr_t)values[i].name);
     for (int i = 0; i < o.n_dims; i++) free((char *)(uintptr_t)dims[i].name);
-    free(dims), free(data), free(values);
+    for (int i = 0; i < o.n_ranges; i++) free((char *)(uintptr_t)ranges[i].name);
+    free(dims), free(ranges), free(data), free(values);
     return g;
 }
 
@@ -534,7 +540,7 @@ tn_graph *model_open(cli *c, const char *spec, uint64_t seed) {
     else if (!strcmp(spec, "-")) {
         if (!standard) standard = cli_read_file(c, spec, &n_standard);
         g = tn_graph_parse(ctx, standard, n_standard, "stdin");
-    } else if (is_onnx(spec)) {
+    } else if (model_is_onnx(spec)) {
         g = open_onnx(c, spec, 0);
     } else {
         size_t n;
@@ -548,7 +554,7 @@ tn_graph *model_open(cli *c, const char *spec, uint64_t seed) {
 }
 
 tn_graph *model_batch(cli *c, const char *spec, uint64_t seed, int64_t batch) {
-    if (is_onnx(spec)) return in_model_dtype(c, open_onnx(c, spec, batch));
+    if (model_is_onnx(spec)) return in_model_dtype(c, open_onnx(c, spec, batch));
     if (spec[0] != '@') return NULL;
     char *other = builtin_batch(c, spec, batch);
     tn_graph *g = model_open(c, other, seed);

@@ -113,6 +113,24 @@ static int64_t whole(const cli *c, const char *name, const char *text, char **en
     return v;
 }
 
+bool cli_next_dim(cli *c, int *at, cli_dim *out) {
+    const char *text = cli_next(c, "dim", at), *eq = text ? strchr(text, '=') : NULL;
+    char *end = NULL;
+    if (!text) return false;
+    *out = (cli_dim){ .lo = eq ? strtoll(eq + 1, &end, 10) : -1, .multiple_of = 1 };
+    bool ok = eq && eq > text && end > eq + 1 && out->lo >= 0;
+    out->hi = out->lo;
+    if (ok && !strncmp(end, "..", 2)) {
+        const char *from = end + 2;
+        out->is_range = true;
+        out->hi = strtoll(from, &end, 10);
+        ok = end > from;
+        if (ok && *end == ':') from = end + 1, out->multiple_of = strtoll(from, &end, 10), ok = end > from;
+    }
+    if (!ok || *end) cli_usage(c, "--dim %s: expected NAME=SIZE or NAME=LO..HI[:MULTIPLE]", text);
+    out->name = cli_format("%.*s", (int)(eq - text), text);
+    return true;
+}
 int64_t cli_int(const cli *c, const char *name, int64_t fallback, int64_t lo, int64_t hi) {
     const char *text = cli_text(c, name, NULL);
     if (!text) return fallback;

@@ -4,20 +4,33 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --dim NAME=SIZE for each dim of the program. */
+static bool has_dim(cli *c, const tn_program *p, const char *name) {
+    const char *own;
+    for (int i = 0; i < tn_program_n_dims(p); i++) {
+        cli_need(c, tn_program_dim(p, i, &own, NULL, NULL, NULL));
+        if (!strcmp(own, name)) return true;
+    }
+    return false;
+}
+/* By the shapes of --input, then by --dim NAME=SIZE. Dims that an ONNX model's import gave a size are no more. */
 static void bind_dims(cli *c, const tn_program *p, tn_session *s) {
     int at = 0;
     const char *name;
     int64_t lo, hi;
-    for (const char *text; (text = cli_next(c, "dim", &at));) {
+    for (const char *text; (text = cli_next(c, "input", &at));) {
         const char *eq = strchr(text, '=');
-        char *end = NULL;
-        int64_t size = eq ? strtoll(eq + 1, &end, 10) : -1;
-        if (!eq || end == eq + 1 || *end || size < 0) cli_usage(c, "--dim %s: expected NAME=SIZE", text);
-        char *own = cli_format("%.*s", (int)(eq - text), text);
-        cli_need(c, tn_bind_dim(s, own, size));
+        char *own = eq ? cli_format("%.*s", (int)(eq - text), text) : NULL;
+        if (own && tn_session_slot(s, own) >= 0) {
+            value v = value_parse(c, own, eq + 1);
+            cli_need(c, tn_bind_shape(s, own, v.shape));
+            value_free(&v);
+        }
         free(own);
     }
+    at = 0;
+    for (cli_dim d; cli_next_dim(c, &at, &d); free(d.name))
+        if (!d.is_range && (!c->n_args || !model_is_onnx(c->args[0]) || has_dim(c, p, d.name)))
+            cli_need(c, tn_bind_dim(s, d.name, d.lo));
     tn_shape shape;
     bool missing = tn_session_shape(s, 0, &shape) != TN_OK;
     for (int i = 0; missing && i < tn_program_n_dims(p); i++) {

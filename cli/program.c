@@ -30,6 +30,17 @@ static bool is_of_run(const char *name) {
     return false;
 }
 
+/* --dim batch=7 beside --dim batch=1..64: the program is for all of these. */
+static bool is_run_size(cli *c, const cli_given *g) {
+    int at = 0;
+    bool open = false;
+    size_t n = strcspn(g->value ? g->value : "", "=");
+    if (strcmp(g->name, "dim") || !g->value || strstr(g->value + n, "..")) return false;
+    for (cli_dim d; cli_next_dim(c, &at, &d); free(d.name))
+        open |= d.is_range && strlen(d.name) == n && !memcmp(d.name, g->value, n);
+    return open;
+}
+
 static void add(char **text, const char *name, const char *what) {
     char *more = cli_format("%s\n%s=%s", *text, name, what);
     free(*text);
@@ -53,9 +64,7 @@ static void add_inputs(cli *c, char **key) {
 
 /* NULL: such a program is not kept. */
 static char *key_of(cli *c, const char *spec, const tn_compile_opts *o) {
-    size_t n = strlen(spec);
-    if (n < 6 || strcmp(spec + n - 5, ".onnx") != 0 || o->no_cache || o->schedule || o->mode == TN_MODE_IMMEDIATE ||
-        strcmp(o->device, "cpu") != 0)
+    if (!model_is_onnx(spec) || o->no_cache || o->schedule || o->mode == TN_MODE_IMMEDIATE || strcmp(o->device, "cpu") != 0)
         return NULL;
     char *path = realpath(spec, NULL), number[32];
     if (!path) return NULL;
@@ -65,7 +74,7 @@ static char *key_of(cli *c, const char *spec, const tn_compile_opts *o) {
     add(&key, "threads", number);
     add(&key, "mode", cli_mode_name(o->mode));
     for (int i = 0; i < c->n_given; i++)
-        if (!is_of_run(c->given[i].name)) add(&key, c->given[i].name, c->given[i].value);
+        if (!is_of_run(c->given[i].name) && !is_run_size(c, &c->given[i])) add(&key, c->given[i].name, c->given[i].value);
     add_inputs(c, &key);
     return key;
 }

@@ -413,6 +413,28 @@ EOF
 "$tenon" run dims.tn 2>&1 | grep -q 'dim batch is 2 to 8' || fail "run without --dim"
 "$tenon" explain dims.tn | grep -q 'sizes given at run time: batch 2..8 by 2' || fail "explain with dims"
 "$tenon" export dims.tn -o dims.c 2>&1 | grep -q 'symbolic dims' || fail "export with dims"
+"$tenon" run dims.tn --input x=4x3xf32:0 2> /dev/null | grep -q 'y f32\[4,1\]' || fail "run --input x=4x3: $("$tenon" run dims.tn --input x=4x3xf32:0 2>&1)"
+"$tenon" run dims.tn --input x=4x2xf32:0 2>&1 | grep -q 'axis 1 of "x" is 3; given is 2' || fail "run --input x=4x2"
+"$tenon" run dims.tn --dim batch=4 --dim bath=4 2>&1 | grep -q 'no dim "bath"' || fail "run --dim bath"
+# The same of an ONNX model's dims: one program, kept under its range, for inputs of any size.
+printf 'graph @rows(x f32[2,4]) {\n  %%1 = exp x f32[2,4]\n  return %%1 as "y"\n}\n' > rows.tn
+"$tenon" emit rows.tn --target=onnx -o "$dir/rows.onnx" --quiet || fail "emit --target=onnx"
+for n in 1 5 8; do
+    "$tenon" run "$dir/rows.onnx" --dim 'x[0]=1..8' --dim "x_0_=$n" --limit -1 --quiet > "$dir/open" || fail "run --dim x[0]=1..8, $n rows"
+    "$tenon" run "$dir/rows.onnx" --dim "x[0]=$n" --limit -1 --quiet > "$dir/fixed" || fail "run --dim x[0]=$n"
+    cmp -s "$dir/open" "$dir/fixed" || fail "$n rows of an open dim: $(cat "$dir/open" "$dir/fixed")"
+done
+"$tenon" run "$dir/rows.onnx" --dim 'x[0]=1..8' --input x=5x4xf32:1 2> /dev/null | grep -q 'y f32\[5,4\]' || fail "run --input with an open dim"
+"$tenon" compile "$dir/rows.onnx" --dim 'x[0]=2..8:2' -o "$dir/rows.program" --quiet || fail "compile --dim x[0]=2..8:2"
+"$tenon" run "$dir/rows.program" --dim x_0_=6 2> /dev/null | grep -q 'y f32\[6,4\]' || fail "run of a program with an open dim"
+"$tenon" run "$dir/rows.onnx" --dim 'x[0]=2..8:2' --dim x_0_=3 2>&1 | grep -q 'a multiple of 2' || fail "run with 3 of 2..8:2"
+"$tenon" explain "$dir/rows.onnx" --dim 'x[0]=1..8' | grep -q 'sizes given at run time: x_0_ 1..8' || fail "explain --dim x[0]=1..8"
+"$tenon" profile "$dir/rows.onnx" --dim 'x[0]=1..8' --dim x_0_=3 --seconds 0 2> /dev/null | grep -q kernel || fail "profile --dim x[0]=1..8"
+"$tenon" emit "$dir/rows.onnx" --dim 'x[0]=1..8' --target=graph | grep -q 'x f32\[x_0_,4\]' || fail "emit --dim x[0]=1..8"
+for wrong in x[0]=1.. x[0]=..4 x[0]=1..4: x[0]=1..4:z =1..4 x[0]=1...4; do
+    "$tenon" run "$dir/rows.onnx" --dim "$wrong" 2>&1 | grep -q 'expected NAME=SIZE or NAME=LO..HI' || fail "--dim $wrong"
+done
+"$tenon" run "$dir/rows.onnx" --dim 'y[0]=1..4' 2>&1 | grep -q "no input has a dim 'y\[0\]'" || fail "a range of no dim"
 
 # Emitted C, compiled with cc -O2 and a small main, gives the numbers of `tenon run`.
 standalone() { # standalone MODEL NAME IN_COUNT OUT_COUNT OPTIONS...: the last call's output, one number a line
