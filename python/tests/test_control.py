@@ -14,6 +14,50 @@ def f32(*shape):
     return rng.standard_normal(shape).astype(np.float32)
 
 
+def sigmoid(v):
+    return 1 / (1 + np.exp(-v))
+
+
+RECURRENT = [("rnn", {}), ("rnn", {"layers": 2, "bidirectional": True, "given": True, "ragged": True}), ("gru", {}), ("gru", {"given": True, "batch_first": True}),
+             ("gru", {"layers": 2, "bidirectional": True, "ragged": True}), ("lstm", {"batch_first": True}), ("lstm", {"given": True, "ragged": True}),
+             ("lstm", {"projection": 2, "layers": 2, "given": True}), ("lstm", {"peepholes": True, "clip": 0.4, "ragged": True}),
+             ("lstm", {"projection": 3, "peepholes": True, "bidirectional": True, "layers": 2, "given": True, "ragged": True, "batch_first": True})]
+
+
+def recurrent(kind, arrays, states, layers, sides, hidden, wide, more):
+    """What a recurrent layer gives, step by step."""
+    x, n, b = arrays["x"].astype(np.float64), *arrays["x"].shape[:2]
+    lengths = arrays["lengths"] if "ragged" in more else np.full(b, n)
+    hs, cs = (arrays[k].astype(np.float64) if "given" in more else np.zeros(arrays[k].shape) for k in ("h", "c"))
+    last_h, last_c = [], []
+    for layer in range(layers):
+        sides_y = []
+        for side in range(sides):
+            p = {k: states[f"r/l{layer}{'/back' if side else ''}/{k}"] for k in ("w_x", "w_h", "b", *{"gru": ["b_n"]}.get(kind, ()),
+                                                                                *(["w_r"] if more.get("projection") else ()), *(["w_c"] if more.get("peepholes") else ()))}
+            h, c, y = hs[layer * sides + side], cs[layer * sides + side], np.zeros((n, b, wide))
+            for t in range(n)[::-1 if side else 1]:
+                a, u, c_new = x[t] @ p["w_x"] + p["b"], h @ p["w_h"], c
+                if kind == "rnn":
+                    h_new = np.tanh(a + u)
+                elif kind == "gru":
+                    (ar, az, an), (ur, uz, un) = np.split(a, 3, 1), np.split(u, 3, 1)
+                    z, fresh = sigmoid(az + uz), np.tanh(an + sigmoid(ar + ur) * (un + p["b_n"]))
+                    h_new = (1 - z) * fresh + z * h
+                else:
+                    i, f, fresh, o = np.split(a + u, 4, 1)
+                    w = p.get("w_c", np.zeros((3, hidden)))
+                    c_new = sigmoid(f + c * w[1]) * c + sigmoid(i + c * w[0]) * np.tanh(fresh)
+                    c_new = np.clip(c_new, -more["clip"], more["clip"]) if "clip" in more else c_new
+                    h_new = sigmoid(o + c_new * w[2]) * np.tanh(c_new)
+                    h_new = h_new @ p["w_r"] if "w_r" in p else h_new
+                on = (t < lengths)[:, None]
+                h, c, y[t] = np.where(on, h_new, h), np.where(on, c_new, c), np.where(on, h_new, 0)
+            last_h.append(h), last_c.append(c), sides_y.append(y)
+        x = np.concatenate(sides_y, 2)
+    return {"y": x, "h_last": np.stack(last_h), "c_last": np.stack(last_c)}
+
+
 class Control(unittest.TestCase):
     def test_cond(self):
         f = tenon.compile(lambda p, x, y: tenon.cond(p, lambda a: {"r": a + y, "s": (a.sum(),)}, lambda a: {"r": a * y, "s": (0.0,)}, x))
@@ -89,30 +133,40 @@ class Control(unittest.TestCase):
         np.testing.assert_allclose(s(x=a)["y"], want, rtol=1e-4, atol=1e-5)
 
     def test_recurrent_layers(self):
-        g = tenon.Graph()
         batch, length = tenon.dim("batch", 1, 9), tenon.dim("length", 1, 12)
-        x = g.input("x", (length, batch, 3))
-        h, last = nn.rnn(x, 4, "rnn")
-        y, (_, c) = nn.lstm(x, 5, "lstm")
-        z, twice = nn.gru(x, 4, "gru", layers=2, bidirectional=True)
-        for name, t in (("h", h), ("last", last), ("y", y), ("c", c), ("z", z), ("twice", twice)):
-            g.output(t, name)
-        s = g.compile().session()
-        sigmoid = lambda v: 1 / (1 + np.exp(-v))  # noqa: E731
-        for n, b in ((1, 1), (2, 3), (7, 1), (12, 9)):
-            a = f32(n, b, 3)
-            out = s(x=a)
-            self.assertEqual((out["z"].shape, out["twice"].shape), ((n, b, 8), (4, b, 4)))
-            want, hs, cs = np.zeros((b, 4)), np.zeros((b, 5)), np.zeros((b, 5))
-            for t in range(n):
-                want = np.tanh(a[t] @ s["rnn/l0/w_x"] + s["rnn/l0/b"] + want @ s["rnn/l0/w_h"])
-                np.testing.assert_allclose(out["h"][t], want, rtol=1e-4, atol=1e-5)
-                i, f, u, o = np.split(a[t] @ s["lstm/l0/w_x"] + s["lstm/l0/b"] + hs @ s["lstm/l0/w_h"], 4, 1)
-                cs = sigmoid(f) * cs + sigmoid(i) * np.tanh(u)
-                hs = sigmoid(o) * np.tanh(cs)
-                np.testing.assert_allclose(out["y"][t], hs, rtol=1e-4, atol=1e-5)
-            np.testing.assert_allclose(out["last"][0], want, rtol=1e-4, atol=1e-5)
-            np.testing.assert_allclose(out["c"][0], cs, rtol=1e-4, atol=1e-5)
+        runs = 0
+        for kind, more in RECURRENT:
+            for mode in ("compiled", "graph", "loop"):
+                with self.subTest(kind=kind, mode=mode, **more):
+                    layers, sides, first = more.get("layers", 1), 1 + more.get("bidirectional", False), more.get("batch_first", False)
+                    hidden, wide = 5, more.get("projection") or 5
+                    options = {k: v for k, v in more.items() if k not in ("given", "ragged")}
+                    g = tenon.Graph()
+                    x = g.input("x", (batch, length, 3) if first else (length, batch, 3))
+                    given = {"lengths": g.input("lengths", (batch,), "i64")} if "ragged" in more else {}
+                    if "given" in more:
+                        h = g.input("h", (layers * sides, batch, wide))
+                        given["state"] = (h, g.input("c", (layers * sides, batch, hidden))) if kind == "lstm" else h
+                    y, last = getattr(nn, kind)(x, hidden, "r", **options, **given)
+                    results = {"y": y, **(dict(zip(("h_last", "c_last"), last)) if kind == "lstm" else {"h_last": last})}
+                    for name, t in results.items():
+                        g.output(t, name)
+                    s = g.compile(mode=mode).session()
+                    for name in s.states:
+                        s[name] = f32(*s[name].shape) * 0.7
+                    for n, b in ((1, 1), (2, 3), (7, 1), (12, 9)):
+                        arrays = {"x": f32(n, b, 3), "lengths": rng.integers(0, n + 1, b), "h": f32(layers * sides, b, wide),
+                                  "c": f32(layers * sides, b, hidden)}
+                        want = recurrent(kind, arrays, s, layers, sides, hidden, wide, more)
+                        used = {p.name: arrays[p.name] for p in s.program.inputs}
+                        if first:
+                            used["x"], want["y"] = used["x"].swapaxes(0, 1), want["y"].swapaxes(0, 1)
+                        out = s(used)
+                        for name in results:
+                            self.assertEqual(out[name].shape, want[name].shape)
+                            np.testing.assert_allclose(out[name], want[name], rtol=1e-4, atol=2e-5, err_msg=name)
+                        runs += 1
+        self.assertEqual(runs, len(RECURRENT) * 12)
 
     def test_mistakes(self):
         x = f32(3)
