@@ -2,7 +2,8 @@
 
 A function is called once for each signature with tensors in place of its arrays; the graph that its operators build is compiled
 and kept. Arguments may be nested: tuples, lists and dicts of arrays. Arrays and floats are inputs of the program; ints, bools,
-strings and None belong to the signature: the function sees them as they are, and a new value is a new program."""
+strings and None belong to the signature: the function sees them as they are, and a new value is a new program. What `dynamic` names is
+of one program: sizes of arrays, and ints, which the function sees as Dims."""
 
 from __future__ import annotations
 
@@ -53,16 +54,48 @@ def flatten(tree: Tree, leaves: list) -> Hashable:
     return (None, type(tree), tree)
 
 
-def unflatten(rest: Any, leaves: Any) -> Tree:
-    """The tree that flatten took apart, with the next of leaves at each place of an array."""
+def _is_shape(spec: Any) -> bool:
+    return isinstance(spec, (tuple, list)) and all(d is None or isinstance(d, Dim) for d in spec)
+
+
+def flatten_dynamic(name: str, tree: Tree, spec: Any, leaves: list, shapes: dict[int, Any], values: list[tuple[str, int]]) -> Hashable:
+    """The same with what `dynamic` says of it: dims of the first axes of an array (of each array, where a tree is given), a Dim for an
+    int, or such for each part of a tree. shapes: by the place of a leaf; values: names of dims, and what is given."""
+    if spec is None or tree is None or isinstance(tree, Dim):
+        return flatten(tree, leaves)
+    if isinstance(spec, Dim):
+        if not isinstance(tree, (int, np.integer)) or isinstance(tree, bool):
+            raise TypeError(f"dynamic: {name!r} is a {type(tree).__name__}: {spec!r} alone stands for an int")
+        values.append((spec.name, int(tree)))
+        return (Dim, spec)
+    if is_array(tree):
+        if not _is_shape(spec):
+            raise TypeError(f"dynamic: {name!r} is an array: its dims are a tuple")
+        shapes[len(leaves)] = spec
+        return flatten(tree, leaves)
+    if not isinstance(tree, (dict, tuple, list)):
+        raise TypeError(f"dynamic: {name!r} is no array")
+    whole = _is_shape(spec)
+    if not whole and isinstance(spec, dict) != isinstance(tree, dict) or not whole and not isinstance(spec, dict) and len(spec) != len(tree):
+        raise TypeError(f"dynamic: {name!r} has another form than what is given")
+    if isinstance(tree, dict):
+        return (dict, *((k, flatten_dynamic(f"{name}[{k!r}]", v, spec if whole else spec.get(k), leaves, shapes, values)) for k, v in tree.items()))
+    parts = [spec] * len(tree) if whole else spec
+    return (type(tree), *(flatten_dynamic(f"{name}[{i}]", v, part, leaves, shapes, values) for i, (v, part) in enumerate(zip(tree, parts))))
+
+
+def unflatten(rest: Any, leaves: Any, graph: Optional[Graph] = None) -> Tree:
+    """The tree that flatten took apart, with the next of leaves at each place of an array, and sizes of the graph."""
     if rest is LEAF:
         return next(leaves)
     kind, *items = rest
     if kind is None:
         return items[1]
+    if kind is Dim:
+        return Dim._of(graph, items[0]._on(graph))
     if kind is dict:
-        return {k: unflatten(v, leaves) for k, v in items}
-    values = [unflatten(v, leaves) for v in items]
+        return {k: unflatten(v, leaves, graph) for k, v in items}
+    values = [unflatten(v, leaves, graph) for v in items]
     return kind(*values) if hasattr(kind, "_fields") else kind(values)
 
 
@@ -80,7 +113,7 @@ def tree_map(fn: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
 
 
 def _signature(x: Any) -> tuple[tuple[int, ...], Any]:
-    if isinstance(x, (np.ndarray, np.generic)):
+    if isinstance(x, (np.ndarray, np.generic, Tensor)):
         return x.shape, x.dtype
     if isinstance(x, float):
         return (), float32
@@ -110,8 +143,10 @@ class _Entry:
         self.keep = keep  # which of the leaves are inputs of the program, in its order
         self.idle: list[tuple] = []
         self.dynamic = any(None in s.shape for s in program.slots)
-        self.plain = not self.dynamic and all(s.dtype.numpy is not None for s in self.outputs)
+        self.plain = all(s.dtype.numpy is not None for s in self.outputs)
         self.made = [(s.shape, s.dtype.numpy) for s in self.outputs]
+        self.sized: dict[Hashable, list] = {}  # the same, by the signature of a call
+        self.dims = set(program.dims())
         first = self._new()
         self.stateful = bool(first[0].states)
         self.session = first[0]
@@ -122,21 +157,46 @@ class _Entry:
         table = _bindings([(s, 0) for s in self.inputs + self.outputs])
         rows = list(table)
         n = len(self.inputs)
-        return session, table, rows[:n], rows[n:], session._handle.pointer, len(rows)
+        return session, table, rows[:n], rows[n:], session._handle.pointer, len(rows), [None]  # the last: of which signature it is
 
-    def run_arrays(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """With arrays of just these dtypes and shapes. TypeError or ValueError, before anything is done, where one is not
+    def fit(self, one: tuple, key: Hashable, shapes: Sequence[tuple[int, ...]], sizes: Sequence[tuple[str, int]]) -> None:
+        """Gives a session the sizes of a call, where they are others than its last."""
+        session, last = one[0], one[-1]
+        last[0] = None
+        given = [(name, value) for name, value in sizes if name in self.dims]
+        for name, value in given:
+            session.bind_dim(name, value)
+        session._fit({slot.index: shape for slot, shape in zip(self.inputs, shapes)})
+        for name, value in given:  # again: an array's axis has the last word
+            session.bind_dim(name, value)
+            for slot, shape in zip(self.inputs, shapes):
+                if session._shape_of(slot) != shape:
+                    raise ShapeError(f"{slot!r} is {list(session._shape_of(slot))} where {name} is {value}; given is {list(shape)}")
+        last[0] = key
+        if key not in self.sized:
+            if len(self.sized) > 4096:
+                self.sized.clear()
+            self.sized[key] = [(session._shape_of(s), s.dtype.numpy) for s in self.outputs]
+
+    def run_arrays(self, arrays: Sequence[np.ndarray], key: Hashable = None) -> list[np.ndarray]:
+        """With arrays of just these dtypes and shapes, which are the key. TypeError or ValueError, before anything is done, where one is not
         contiguous."""
         try:
             one = self.idle.pop()
         except IndexError:
             one = self._new()
         try:
-            session, table, inputs, outputs, pointer, n = one
+            session, table, inputs, outputs, pointer, n, last = one
             for row, at in zip(inputs, self.keep):
                 row.data = _address(arrays[at])
+            made = self.made
+            if self.dynamic:
+                key = key or tuple([arrays[at].shape for at in self.keep])
+                if last[0] != key or key not in self.sized:
+                    self.fit(one, key, [arrays[at].shape for at in self.keep], ())
+                made = self.sized[key]
             out = []
-            for row, (shape, t) in zip(outputs, self.made):
+            for row, (shape, t) in zip(outputs, made):
                 y = np.empty(shape, t)
                 row.data = _address(y)
                 out.append(y)
@@ -147,17 +207,21 @@ class _Entry:
             self.idle.append(one)
         return out
 
-    def run(self, leaves: Sequence[Any]) -> list[np.ndarray]:
+    def run(self, leaves: Sequence[Any], sizes: Sequence[tuple[str, int]] = ()) -> list[np.ndarray]:
         try:
             one = self.idle.pop()
         except IndexError:
             one = self._new()
         try:
-            session, table, inputs, outputs, pointer, n = one
+            session, table, inputs, outputs, pointer, n, last = one
             held = [Buffer.of(leaves[at], slot.dtype, slot.shape) for slot, at in zip(self.inputs, self.keep)]
-            if self.dynamic:
-                session._fit({slot.index: b.shape for slot, b in zip(self.inputs, held)})
-            made = [Buffer.empty(session._shape_of(slot), slot.dtype) for slot in self.outputs]
+            shapes: list[tuple[int, ...]] = [s.shape for s in self.outputs]
+            if self.dynamic or self.dims:
+                key = (*sizes, *[b.shape for b in held])
+                if last[0] != key or key not in self.sized:
+                    self.fit(one, key, [b.shape for b in held], sizes)
+                shapes = [shape for shape, _ in self.sized[key]]
+            made = [Buffer.empty(shape, slot.dtype) for shape, slot in zip(shapes, self.outputs)]
             for row, b in zip(inputs + outputs, held + made):
                 row.data = b.pointer
             status = lib.tn_run(pointer, table, n)
@@ -179,11 +243,20 @@ def _forget_programs() -> None:
 after_fork(_forget_programs)
 
 
+class _Call:
+    """Arguments taken apart: arrays, their shapes (with dims) and dtypes, the rest, and values of dims that ints give."""
+
+    __slots__ = ("rest", "leaves", "signatures", "sizes")
+
+    def __init__(self, rest: Hashable, leaves: list, signatures: list[tuple[tuple, Any]], sizes: list[tuple[str, int]]):
+        self.rest, self.leaves, self.signatures, self.sizes = rest, leaves, signatures, sizes
+
+
 class Function:
     """A function of arrays that is compiled for each signature it is called with. Made by tenon.compile."""
 
     def __init__(self, fn: Callable[..., Any], context: Optional[Context], options: dict,
-                 dynamic: Optional[Mapping[str, Sequence[Optional[Dim]]]] = None):
+                 dynamic: Optional[Mapping[str, Any]] = None):
         functools.update_wrapper(self, fn, updated=())
         self._dynamic = dict(dynamic or {})
         self._names = list(inspect.signature(fn).parameters) if self._dynamic else []
@@ -203,60 +276,63 @@ class Function:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not kwargs:
             try:
-                entry = self._of_arrays[tuple([(a.shape, a.dtype) for a in args])]
-                out = entry.run_arrays(args)
+                key = tuple([(a.shape, a.dtype) for a in args])
+                entry = self._of_arrays[key]
+                out = entry.run_arrays(args, key)
                 return out[0] if entry.result is LEAF else unflatten(entry.result, iter(out))
             except (AttributeError, KeyError, TypeError, ValueError):
                 pass  # not arrays, not seen yet, or not contiguous
         return self._call(args, kwargs)
 
     def _call(self, args: tuple, kwargs: dict[str, Any]) -> Any:
-        leaves: list = []
-        rest = flatten((args, kwargs), leaves)
-        for x in leaves:
+        call = self._flatten(args, kwargs)
+        for x in call.leaves:
             if isinstance(x, Tensor):  # a part of another graph that is being built
                 return self._fn(*args, **kwargs)
-        entry = self._entry(rest, leaves, args, kwargs)
+        entry = self._entry(call)
         if not entry.stateful and entry.plain and not kwargs and all(type(a) is np.ndarray for a in args):
+            if len(self._of_arrays) > 4096:
+                self._of_arrays.clear()
             self._of_arrays[tuple([(a.shape, a.dtype) for a in args])] = entry
         if entry.stateful:
             with self._state_lock:  # states are one set, whatever the signature
                 if self._last is not None and self._last is not entry:
                     entry.session.copy_states(self._last.session)
                 self._last = entry
-                out = entry.run(leaves)
+                out = entry.run(call.leaves, call.sizes)
         else:
-            out = entry.run(leaves)
+            out = entry.run(call.leaves, call.sizes)
         return unflatten(entry.result, iter(out))
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
-    def _dims(self, leaves: Sequence[Any], args: tuple, kwargs: dict[str, Any]) -> list[tuple[tuple, Any]]:
-        """Shapes and dtypes of the arrays, with dims where `dynamic` has them."""
-        signatures: list[tuple[tuple, Any]] = [_signature(x) for x in leaves]
-        for name, dims in self._dynamic.items():
-            at = self._names.index(name)
-            value = args[at] if at < len(args) else kwargs.get(name)
-            if value is None:
-                continue
-            found = [i for i, x in enumerate(leaves) if x is value]
-            if not found:
-                raise TypeError(f"dynamic: {name!r} is no array")
-            shape = signatures[found[0]][0]
+    def _flatten(self, args: tuple, kwargs: dict[str, Any]) -> "_Call":
+        leaves: list = []
+        shapes: dict[int, Any] = {}
+        sizes: list[tuple[str, int]] = []
+        if not self._dynamic:
+            return _Call(flatten((args, kwargs), leaves), leaves, [_signature(x) for x in leaves], sizes)
+        specs = [(n, self._dynamic.get(n)) for n in self._names[: len(args)]] + [("", None)] * (len(args) - len(self._names))
+        rest = (tuple, (tuple, *[flatten_dynamic(n, a, spec, leaves, shapes, sizes) for a, (n, spec) in zip(args, specs)]),
+                (dict, *((k, flatten_dynamic(k, v, self._dynamic.get(k), leaves, shapes, sizes)) for k, v in kwargs.items())))
+        signatures = [_signature(x) for x in leaves]
+        for i, dims in shapes.items():
+            shape, t = signatures[i]
             if len(dims) > len(shape):
-                raise ShapeError(f"dynamic: {name!r} has {len(dims)} dims, the array is {list(shape)}")
-            new = tuple([n if d is None else d for n, d in zip(shape, (*dims, *[None] * len(shape)))])
-            for i in found:
-                signatures[i] = new, signatures[i][1]
-        return signatures
+                raise ShapeError(f"dynamic: {len(dims)} dims are given for an array of shape {list(shape)}")
+            signatures[i] = tuple([n if d is None else d for n, d in zip(shape, (*dims, *[None] * len(shape)))]), t
+        return _Call(rest, leaves, signatures, sizes)
 
-    def _entry(self, rest: Hashable, leaves: Sequence[Any], args: tuple, kwargs: dict[str, Any]) -> _Entry:
-        signatures = self._dims(leaves, args, kwargs)
-        key = (rest, tuple(signatures))
+    def _entry(self, call: "_Call") -> _Entry:
+        key = (call.rest, tuple(call.signatures))
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[key] = self._compile(rest, leaves, signatures)
+            context = self._context or default_context()
+            with context.lock:
+                graph, result = self.trace(call.rest, call.signatures)
+                entry = _Entry(graph.compile(**self._options), result, list(range(len(call.leaves))))
+            self._entries[key] = entry
         return entry
 
     @property
@@ -264,18 +340,12 @@ class Function:
         """What was compiled so far: a program for each signature."""
         return [entry.program for entry in self._entries.values()]
 
-    def _compile(self, rest: Hashable, leaves: Sequence[Any], signatures: Sequence[tuple[tuple, Any]]) -> _Entry:
-        context = self._context or default_context()
-        with context.lock:
-            graph, result = self.trace(rest, signatures)
-            return _Entry(graph.compile(**self._options), result, list(range(len(leaves))))
-
     def trace(self, rest: Hashable, signatures: Sequence[tuple[tuple, Any]]) -> tuple[Graph, Hashable]:
         graph = Graph(getattr(self._fn, "__name__", "fn").strip("<>") or "fn", context=self._context)
         inputs = []
         for i, (shape, t) in enumerate(signatures):
             inputs.append(graph.input(f"in{i}", shape, t))
-        args, kwargs = unflatten(rest, iter(inputs))
+        args, kwargs = unflatten(rest, iter(inputs), graph)
         with graph:
             out: list = []
             result = flatten(self._fn(*args, **kwargs), out)
@@ -285,29 +355,22 @@ class Function:
 
     def graph(self, *args: Any, **kwargs: Any) -> Graph:
         """The graph of a signature, as the function builds it."""
-        leaves: list = []
-        rest = flatten((args, kwargs), leaves)
-        context = self._context or default_context()
-        with context.lock:
-            return self.trace(rest, self._dims(leaves, args, kwargs))[0]
+        call = self._flatten(args, kwargs)
+        with (self._context or default_context()).lock:
+            return self.trace(call.rest, call.signatures)[0]
 
     def program(self, *args: Any, **kwargs: Any) -> Program:
         """The program of a signature (compiled now, if it was not yet)."""
-        leaves: list = []
-        rest = flatten((args, kwargs), leaves)
-        return self._entry(rest, leaves, args, kwargs).program
+        return self._entry(self._flatten(args, kwargs)).program
 
     def session(self, *args: Any, **kwargs: Any) -> Session:
         """The session that holds the function's states for a signature."""
-        leaves: list = []
-        rest = flatten((args, kwargs), leaves)
-        return self._entry(rest, leaves, args, kwargs).session
+        return self._entry(self._flatten(args, kwargs)).session
 
     def bound(self, *args: Any, **kwargs: Any) -> "Bound":
         """A run on these very arrays, again and again, for the least overhead: `step = f.bound(a, b); step(); step.outputs`."""
-        leaves: list = []
-        rest = flatten((args, kwargs), leaves)
-        return Bound(self._entry(rest, leaves, args, kwargs), leaves)
+        call = self._flatten(args, kwargs)
+        return Bound(self._entry(call), call.leaves, call.sizes)
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """What was fused and why, for a signature."""
@@ -317,8 +380,11 @@ class Function:
 class Bound:
     """A program bound to arrays: calling it reads the inputs as they are then and writes `outputs` in place."""
 
-    def __init__(self, entry: _Entry, leaves: Sequence[Any]):
+    def __init__(self, entry: _Entry, leaves: Sequence[Any], sizes: Sequence[tuple[str, int]] = ()):
         self.session = Session(entry.program)
+        for name, value in sizes:
+            if name in entry.dims:
+                self.session.bind_dim(name, value)
         self.session.bind({s.name: leaves[at] for s, at in zip(entry.inputs, entry.keep)})
         arrays = []
         for s in entry.outputs:
@@ -336,13 +402,14 @@ class Bound:
 
 def compile(fn: Optional[Callable[..., Any]] = None, *, device: str = "cpu", mode: str = "compiled", fusion: int = -1, threads: int = 0,
             schedule: Optional[str] = None, context: Optional[Context] = None,
-            dynamic: Optional[Mapping[str, Sequence[Optional[Dim]]]] = None) -> Any:
+            dynamic: Optional[Mapping[str, Any]] = None) -> Any:
     """A function that runs as compiled code: `f = tenon.compile(lambda x, w: (x @ w).relu()); y = f(a, b)`.
 
     It takes and returns NumPy arrays (and takes anything with `__dlpack__` on the CPU). Each signature (shapes, dtypes, and the
-    arguments that are no arrays) is traced and compiled once. dynamic: sizes that every call gives anew, by parameter, of its first
-    axes (None: a number as usual): `dynamic={"x": (tenon.dim("batch", 1, 64),)}` is one program for all of them. Called on tensors, it becomes a part of their graph. Options are
-    those of Graph.compile. Also a decorator."""
+    arguments that are no arrays) is traced and compiled once. dynamic: sizes that every call gives anew, by parameter: dims of the first
+    axes (None: a number as usual), `dynamic={"x": (tenon.dim("batch", 1, 64),)}`, of each array where the argument is a tree; a dim alone for
+    an int; a tuple, list or dict of these for the parts of a tree. One program serves all of them. Called on tensors, it becomes a part of
+    their graph. Options are those of Graph.compile. Also a decorator."""
     options = {"device": device, "mode": mode, "fusion": fusion, "threads": threads, "schedule": schedule}
     if fn is None:
         return lambda f: Function(f, context, options, dynamic)

@@ -132,7 +132,37 @@ class Functions(unittest.TestCase):
         with self.assertRaises(ValueError):
             tenon.compile(lambda x: x, dynamic={"y": (batch,)})
         with self.assertRaises(TypeError):
-            tenon.compile(lambda x: x[0], dynamic={"x": (batch,)})([f32(2)])
+            tenon.compile(lambda x: x, dynamic={"x": (batch,)})("text")
+
+    def test_trees_and_ints(self):
+        batch, n = tenon.dim("batch", 1, 64), tenon.dim("n", 0, 9)
+        f = tenon.compile(lambda p: {"sum": p["x"] + p["y"][0] * p["y"][1], "b": p["b"]}, dynamic={"p": {"x": (batch,), "y": ((batch, None), (batch,))}})
+        g = tenon.compile(lambda xs: [x.sum(0) / x.shape[0] for x in xs], dynamic={"xs": (batch,)})  # of each array
+        for r in SIZES:
+            x, y, z = f32(r, 3), f32(r, 3), f32(r, 1)
+            out = f({"x": x, "y": [y, z], "b": np.float32(2)})
+            np.testing.assert_allclose(out["sum"], x + y * z, rtol=1e-5, atol=1e-6)
+            for got, want in zip(g((x, z)), (x.mean(0), z.mean(0))):
+                np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+        self.assertEqual((len(f.programs), len(g.programs)), (1, 1))
+        ints = tenon.compile(lambda x, n, k: (x[:n].sum(), tenon.arange(n + k) * n, x * n), dynamic={"x": (tenon.dim("rows", 9, 20),), "n": n})
+        for r, m in ((9, 0), (12, 9), (12, 3), (20, 3)):
+            x = f32(r)
+            for how in (lambda: ints(x, m, 2), lambda: ints(x, k=2, n=np.int64(m)), ints.bound(x, m, 2)):
+                a, b, c = how()
+                np.testing.assert_allclose(a, x[:m].sum(), rtol=1e-4, atol=1e-5)
+                np.testing.assert_array_equal(b, np.arange(m + 2) * m)
+                np.testing.assert_allclose(c, x * m, rtol=1e-5)
+        self.assertEqual(len(ints.programs), 2)  # as arguments are given by place, and by name
+        unused = tenon.compile(lambda x, n: x + 1, dynamic={"n": n})
+        self.assertEqual([unused(f32(2), m).shape for m in (1, 2)] + [len(unused.programs)], [(2,), (2,), 1])
+        same = tenon.compile(lambda x, n: x.reshape(n, -1), dynamic={"x": (batch,), "n": batch})
+        self.assertEqual(same(f32(4, 3), 4).shape, (4, 3))
+        for bad, error in ((lambda: same(f32(4, 3), 5), tenon.ShapeError), (lambda: ints(f32(9), 10, 2), tenon.InvalidError),
+                           (lambda: ints(f32(9), 1.5, 2), TypeError), (lambda: f({"x": f32(2), "y": f32(2), "b": 1}), TypeError),
+                           (lambda: g({"x": "text"}), TypeError), (lambda: same(f32(), 1), tenon.ShapeError)):
+            with self.assertRaises(error):
+                bad()
 
     def test_gradients_and_threads(self):
         batch = tenon.dim("batch", 1, 64)
