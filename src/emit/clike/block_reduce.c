@@ -52,34 +52,55 @@ void clike_block_part(clike *e, const kins *in, reg r) {
     str_addf(e->out, " BARRIER } %s = %s[tid - %s%s]; BARRIER\n", v, met, place, times);
 }
 
+/* Values that follow each other are combined at once: threads meet once for all of them. */
+static bool goes_with(const clike *e, reg r) {
+    const kins *in = &e->k->ins.at[r], *last = in - 1;
+    return last->op == K_BLOCK_REDUCE && in->op == K_BLOCK_REDUCE && !(last->width || last->b || in->width || in->b) &&
+           last->alu == in->alu && last->dtype == in->dtype && e->k->ins.at[in->a].op != K_BLOCK_REDUCE;
+}
+
+/* v = v combined with those of n threads of 32, of values [r, r + many). */
+static void print_shuffles(clike *e, reg r, int many, int n) {
+    str_addf(e->out, "for (int h = %d; h > 0; h /= 2) {", n / 2);
+    for (int i = 0; i < many; i++) {
+        const char *v = arena_printf(e->out->a, "v%u", r + (reg)i);
+        str_add(e->out, " ");
+        print_combined(e, &e->k->ins.at[r], v, arena_printf(e->out->a, e->l->shuffle, v));
+    }
+    str_add(e->out, " } ");
+}
+
 /* All threads of a thread block combine their values: within 32 by shuffles where the language has them, else halves first in
- * memory.
- */
+ * memory. */
 void clike_block_reduce(clike *e, const kins *in, reg r) {
+    enum { MOST = 32 }; /* there is memory for so many of each 32 threads */
     tn_dtype t = (tn_dtype)in->dtype;
-    const char *type = clike_reg_type(t), *v = arena_printf(e->out->a, "v%u", r),
-               *met = arena_printf(e->out->a, "met_%s", type);
-    int warps = e->k->block_threads / 32;
+    const char *type = clike_reg_type(t), *met = arena_printf(e->out->a, "met_%s", type);
+    int warps = e->l->shuffle ? e->k->block_threads / 32 : 0, n = 1;
+    reg first = r;
+    while (warps && goes_with(e, first)) first--;
+    if ((r - first) % MOST) return;
+    while (warps && n < MOST && goes_with(e, r + (reg)n)) n++;
     clike_need(e, t, 1);
-    str_addf(e->out, "%sx1 %s = v%u; ", type, v, in->a);
-    if (!e->l->shuffle || warps == 0) {
-        e->reduces[t] = true;
+    if (warps != 1) e->reduces[t] = true;
+    for (int i = 0; i < n; i++) str_addf(e->out, "%sx1 v%u = v%u; ", type, r + (reg)i, in[i].a);
+    if (!warps) {
+        const char *v = arena_printf(e->out->a, "v%u", r);
         str_addf(e->out, "%s[tid] = %s; BARRIER for (int h = %d; h > 0; h /= 2) { if (tid < h) ", met, v,
                  e->k->block_threads / 2);
         print_combined(e, in, arena_printf(e->out->a, "%s[tid]", met), arena_printf(e->out->a, "%s[tid + h]", met));
         str_addf(e->out, " BARRIER } %s = %s[0]; BARRIER\n", v, met);
         return;
     }
-    const char *other = arena_printf(e->out->a, e->l->shuffle, v);
-    str_add(e->out, "for (int h = 16; h > 0; h /= 2) ");
-    print_combined(e, in, v, other);
+    print_shuffles(e, r, n, 32);
     if (warps > 1) {
-        e->reduces[t] = true;
-        str_addf(e->out, " if (tid %% 32 == 0) %s[tid / 32] = %s; BARRIER %s = %s[tid %% %d]; for (int h = %d; h > 0; h /= 2) ",
-                 met, v, v, met, warps, warps / 2);
-        print_combined(e, in, v, other);
+        str_add(e->out, "if (tid % 32 == 0) {");
+        for (int i = 0; i < n; i++) str_addf(e->out, " %s[tid / 32 + %d] = v%u;", met, i * warps, r + (reg)i);
+        str_add(e->out, " } BARRIER ");
+        for (int i = 0; i < n; i++) str_addf(e->out, "v%u = %s[tid %% %d + %d]; ", r + (reg)i, met, warps, i * warps);
+        print_shuffles(e, r, n, warps);
     }
-    str_addf(e->out, " %s\n", clike_barrier(e));
+    str_addf(e->out, "%s\n", clike_barrier(e));
 }
 
 /* v combined with what the threads before it of each n have, by steps twice as far each time. */
