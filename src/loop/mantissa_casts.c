@@ -133,6 +133,7 @@ bool step_mantissa_casts(kernel **kk, const loop_step *s, str *why) {
         }
     }
     if (!any) return step_refuse(why, "no whole number of few bits becomes an f32");
+    loop_sweep(o); /* sums with constants have taken their places */
     *kk = o;
     return true;
 }
