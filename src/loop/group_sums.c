@@ -6,7 +6,8 @@
  * overflows only where the terms come to within a few thousand times of that. A factor that is not finite makes all of its
  * group so. Not where these loops have lanes: there would be a sum of lanes for each group.
  *
- * In the form of a GPU, whose lanes are of one group, the same for products that follow each other without a loop between. */
+ * In the form of a GPU, whose lanes are of one group, the same for products that follow each other without a loop between, and
+ * for the lanes of one: four of them are added up in one. */
 #include "ir/kernel_walk.h"
 #include "loop/build.h"
 #include "loop/loop.h"
@@ -73,6 +74,8 @@ static void take_out(kernel *k, group_sum *s) {
     loop_insert(k, s->end + more + 1, &add, 1);
 }
 
+enum { LANES = 4 };
+
 /* Whether the update adds products of vectors of bytes, all with the same factor. */
 static bool find_vector(const kernel *k, int i, group_sum *out) {
     const kins *in = &k->ins.at[i], *mul = &k->ins.at[in->b];
@@ -92,29 +95,68 @@ static int next_of_group(const kernel *k, int i, const group_sum *g) {
     return 0;
 }
 
+/* Sums of nothing but such products, whose lanes are combined in the end: of few lanes, as their groups' sums are then, they
+ * take fewer products with factors. */
+static bool *find_narrow(const kernel *k) {
+    bool *narrow = ARENA_ARRAY(k->a, bool, k->ins.n);
+    group_sum g;
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        bool sum = in->op == K_UPD && find_vector(k, i, &g);
+        narrow[i] = in->op == K_ACC && in->lanes > LANES && in->imm == 0;
+        if (in->op != K_LANE_REDUCE) narrow[in->a] = false;
+        if (!sum) narrow[in->c] = false;
+        narrow[in->b] = narrow[in->dyn] = false;
+    }
+    return narrow;
+}
+
+/* So many lanes of the vector; the same number in all of them has no parts. */
+static reg part_of(kernel *o, reg a, int first, int n) {
+    kins part = { .op = K_LANES, .dtype = TN_F32, .lanes = (uint8_t)n, .first_lane = first, .a = a };
+    return o->ins.at[a].lanes == 1 || o->ins.at[a].lanes == n ? a : kernel_push(o, part);
+}
+
+/* inner += a * b, as many of their lanes at a time as it has. */
+static void add_parts(kernel *o, reg a, reg b, reg inner) {
+    int all = o->ins.at[b].lanes, n = o->ins.at[inner].lanes;
+    for (int l = 0; l < all; l += n) {
+        reg x = part_of(o, a, l, n);
+        build_update(o, OP_dot, x, part_of(o, b, l, n), inner);
+    }
+}
+
 static bool sum_vectors(kernel **kk, str *why) {
     const kernel *k = *kk;
     kernel *o = kernel_clone(k, k->a);
     o->ins.n = 1;
     build_copier c = build_copier_make(k, o);
     const build_places none = { .n = 0 };
+    const bool *narrow = find_narrow(k);
     reg *inner = ARENA_ARRAY(k->a, reg, k->ins.n); /* of an update that goes on with a group: the group's sum */
     bool any = false;
     for (int i = 1; i < k->ins.n; i++) {
         group_sum g;
-        int next = find_vector(k, i, &g) ? next_of_group(k, i, &g) : 0;
-        if (!next && !inner[i]) {
+        const kins *in = &k->ins.at[i];
+        bool found = find_vector(k, i, &g);
+        int next = found ? next_of_group(k, i, &g) : 0;
+        if (!found || (!next && !inner[i] && !narrow[in->c])) {
             build_copy(&c, i, &none);
+            if (narrow[i]) o->ins.at[c.to[i]].lanes = LANES;
+            if (in->op == K_LANE_REDUCE && narrow[in->a]) o->ins.at[c.to[i]].combined = LANES;
             continue;
         }
-        const kins *in = &k->ins.at[i];
-        reg sum = inner[i] ? inner[i] : build_acc(o, OP_add, TN_F32, 0, in->lanes);
-        build_update(o, OP_dot, c.to[in->a], c.to[g.value], sum);
-        if (next) inner[next] = sum, any = true;
-        if (!next) build_update(o, OP_dot, sum, c.to[g.factor], c.to[in->c]);
+        int lanes = narrow[in->c] ? LANES : in->lanes;
+        reg sum = inner[i] ? inner[i] : build_acc(o, OP_add, TN_F32, 0, lanes);
+        add_parts(o, c.to[in->a], c.to[g.value], sum);
+        any = true;
+        if (next)
+            inner[next] = sum;
+        else
+            build_update(o, OP_dot, sum, c.to[g.factor], c.to[in->c]);
     }
     if (any) *kk = o;
-    return any || step_refuse(why, "no two vectors of bytes are multiplied by the same factor");
+    return any || step_refuse(why, "no vector of bytes is multiplied by a factor that could leave its sum");
 }
 
 bool step_group_sums(kernel **kk, const loop_step *s, str *why) {

@@ -84,8 +84,8 @@ static void print_rounded(clike *e, const kins *in, reg r) {
 
 static void print_lane(clike *e, reg r, int lane) {
     const kins *in = &e->k->ins.at[r];
-    bool part = in->op == K_LANES && in->lanes == 1 && e->k->ins.at[in->a].lanes > 1;
-    if (part) r = in->a, lane = (int)in->first_lane;
+    bool part = e->l->gpu && in->op == K_LANES && e->k->ins.at[in->a].lanes > 1;
+    if (part) r = in->a, lane = (int)in->first_lane + (in->lanes > 1 ? lane : 0);
     str_addf(e->out, part || in->lanes > 1 ? "v%u[%d]" : "v%u", r, lane);
 }
 
@@ -101,10 +101,10 @@ static bool print_and_or(clike *e, const kins *in) {
     return true;
 }
 
-/* A lane that only products take, which name it themselves. */
+/* Lanes that only products take, which name them themselves. */
 static bool is_named(const clike *e, reg r) {
     const kins *in = &e->k->ins.at[r];
-    if (!e->l->gpu || in->op != K_LANES || in->lanes > 1 || e->k->ins.at[in->a].lanes == 1) return false;
+    if (!e->l->gpu || in->op != K_LANES || e->k->ins.at[in->a].lanes == 1) return false;
     for (reg i = r + 1; i < (reg)e->k->ins.n; i++) {
         const kins *user = &e->k->ins.at[i];
         bool product = user->op == K_UPD && user->alu == OP_dot && dtype_is_float((tn_dtype)user->dtype) && !user->packed;
