@@ -10,8 +10,9 @@
 #include "sched/row_join.h"
 
 /* Elements of the vector that a thread has: with more, threads have fewer registers for what is under way. (An H200, a token of
- * a Llama 2048 wide: of bf16, 32 elements, 825 us and 790; of 4 bits, 64 elements, 663 and 773.) */
-enum { MOST_SHARE = 32 };
+ * a Llama 2048 wide: of bf16, 32 elements, 825 us and 790; of 4 bits with the norms, and more rows a thread
+ * (recipe/dot_rows.c), 654 and 598.) */
+enum { MOST_SHARE = 64 };
 
 typedef struct norm { /* acc; loops over the vector { update acc }; loop j { store out[j] = a product, of which `factor` is one
                          } */

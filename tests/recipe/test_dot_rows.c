@@ -42,11 +42,13 @@ static const product products[] = {
     { DOT("f32", 1, 516, 511), 32, 4, 0, false, false },
     { DOT("bf16", 1, 512, 512), 32, 8, 2, false, false },
     { DOT("f16", 1, 1032, 192), 32, 8, 2, false, false },
-    { BYTES(1024, 256), 32, 8, 2, false, true },
+    { BYTES(1024, 256), 32, 8, 4, false, true },
     { BYTES(1000, 254), 32, 8, 2, false, true },
     { BYTES(1002, 254), 32, 2, 2, false, false },
     { HALVES(32, 128), 32, 8, 4, true, true },
     { HALVES(33, 126), 32, 8, 2, true, true },
+    { HALVES(64, 128), 64, 8, 4, true, true },
+    { HALVES(64, 8192), 32, 8, 8, true, true },
 };
 /* clang-format on */
 
@@ -112,6 +114,17 @@ static void test_products(void **state) {
     " %4 = dot x, %3 contract=[1]x[1] f32[1," #n "]\n %5 = tanh %2 f32[1," #n "]\n %6 = mul %5, %4 f32[1," #n "]\n"            \
     " return %6 as \"y\"\n}"
 
+/* A norm, times such halves. */
+#define HALVES_NORMED(groups, k, n)                                                                                            \
+    "graph @g(x f32[1," #k "], g f32[" #k "], w u8[" #n "," #groups ",1,16], s f16[" #n "," #groups ",1,1]) {\n" NORM(         \
+        "f32", k) " %12 = reshape %11 f32[" #groups ",2,16]\n %13 = iota axis=2 i32[" #n "," #groups ",2,16]\n"                \
+                  " %14 = mul %13, 4 i32[" #n "," #groups ",2,16]\n %15 = cast w i32[" #n "," #groups ",1,16]\n"               \
+                  " %16 = expand %15 i32[" #n "," #groups ",2,16]\n %17 = shift_right %16, %14 i32[" #n "," #groups ",2,16]\n" \
+                  " %18 = and %17, 15 i32[" #n "," #groups ",2,16]\n %19 = cast %18 f32[" #n "," #groups ",2,16]\n"            \
+                  " %20 = sub %19, 8.0 f32[" #n "," #groups ",2,16]\n %21 = cast s f32[" #n "," #groups ",1,1]\n"              \
+                  " %22 = expand %21 f32[" #n "," #groups ",2,16]\n %23 = mul %20, %22 f32[" #n "," #groups ",2,16]\n"         \
+                  " %24 = dot %12, %23 contract=[0,1,2]x[1,2,3] f32[" #n "]\n return %24 as \"y\"\n}"
+
 typedef struct pair {
     const char *text;
     int kernels;
@@ -129,6 +142,9 @@ static const pair pairs[] = {
                               " %15 = mul %13, %14 f32[1,250]\n return %15 as \"y\"\n"), 1 },
     { NORMED("f32", 512, 512, " return %12 as \"y\", %11 as \"norm\"\n"), 2 },
     { NORMED("f32", 512, 512, " %13 = add %11, %12 f32[1,512]\n return %13 as \"y\"\n"), 2 },
+    { HALVES_NORMED(32, 1024, 256), 1 },
+    { HALVES_NORMED(33, 1056, 126), 1 },
+    { HALVES_NORMED(64, 2048, 8192), 1 },
     /* another vector */
     { "graph @g(x f32[1,512], w f32[512,512], v f32[512,512]) {\n %1 = dot x, w contract=[1]x[1] f32[1,512]\n"
       " %2 = dot %1, v contract=[1]x[1] f32[1,512]\n %3 = add %1, %2 f32[1,512]\n return %3 as \"y\"\n}", 2 },
