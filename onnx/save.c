@@ -23,8 +23,6 @@ static void read_values(saver *s) {
             onnx_fail(s->env, TN_ERR_INVAL, "tn_onnx_save: value %d cannot be read", i);
         if (!tn_dtype_get_info(s->values[i].dtype)->arithmetic)
             save_refuse(s, i, "operator set 18 has no floats of 8 bits: cast it");
-        for (int k = 0; k < s->values[i].shape.rank; k++)
-            if (s->values[i].shape.dim[k] < 0) save_refuse(s, i, "symbolic dims: give them sizes");
         if (s->details[i].body) s->wanted[i] = true; /* bodies as a whole */
     }
 }
@@ -73,14 +71,14 @@ static void save_inputs(saver *s, save_bytes *ports) {
         for (int k = 0; state && s->wanted[i] && k < tn_ir_n_outputs(s->g); k++)
             assigned |= !tn_ir_get_output(s->g, k, NULL, NULL, &to) && to.id == v->tensor.id;
         if (state && !(assigned && s->opts.training)) continue;
-        save_bytes port = save_port(s->env, v->name, onnx_elem_of(v->dtype), v->shape);
+        save_bytes port = save_port(s, v->name, onnx_elem_of(v->dtype), v->shape);
         save_data(s->env, ports, 11, port.at, port.n);
     }
 }
 
 static void save_output(saver *s, save_bytes *ports, const char *name, tn_tensor v) {
     save_emit(s, (save_node){ .op = "Identity", .in = { s->names[v.id] }, .out = &name, .n_out = 1 });
-    save_bytes port = save_port(s->env, name, onnx_elem_of(tn_tensor_dtype(v)), tn_tensor_shape(v));
+    save_bytes port = save_port(s, name, onnx_elem_of(tn_tensor_dtype(v)), tn_tensor_shape(v));
     save_data(s->env, ports, 12, port.at, port.n);
 }
 static void save_outputs(saver *s, save_bytes *ports) {
@@ -218,7 +216,7 @@ static void write_model(save_args *a, saver *s, const save_bytes *ports) {
 static void save_all(void *arg) {
     save_args *a = arg;
     save_bytes nodes = { 0 }, ports = { 0 };
-    saver s = { .env = &a->env, .g = a->g, .opts = a->opts, .nodes = &nodes };
+    saver s = { .env = &a->env, .g = a->g, .opts = a->opts, .nodes = &nodes, .main = &nodes };
     s.last = &s.arrays;
     read_values(&s);
     find_wanted(&s);

@@ -17,7 +17,6 @@ void save_data(onnx_env *env, save_bytes *b, uint32_t field, const void *data, s
 void save_text(onnx_env *env, save_bytes *b, uint32_t field, const char *s);
 void save_head(onnx_env *env, save_bytes *b, uint32_t field, size_t n); /* of n bytes that follow elsewhere */
 /* ValueInfoProto. */
-save_bytes save_port(onnx_env *env, const char *name, int elem, tn_shape shape);
 
 typedef struct save_array { /* an initializer */
     struct save_array *next;
@@ -27,6 +26,12 @@ typedef struct save_array { /* an initializer */
     const void *data; /* as in a file */
     size_t bytes;
 } save_array;
+
+typedef struct save_size { /* a dim of a run, as a value i64[1] */
+    struct save_size *next;
+    int64_t dim;
+    const char *name;
+} save_size;
 
 typedef struct saver {
     onnx_env *env;
@@ -39,7 +44,8 @@ typedef struct saver {
     const char ***projections; /* by id: all results of an if or while */
     const char *prefix;        /* of names of our own: no name of the graph begins with it */
     int n_values, fresh;
-    save_bytes *nodes; /* of the graph or body that is being written */
+    save_bytes *nodes, *main; /* of the graph or body that is being written; of the graph */
+    save_size *sizes;         /* that nodes of the graph have computed */
     save_array *arrays, **last;
 } saver;
 
@@ -66,6 +72,10 @@ const char *save_ints(saver *s, const int64_t *v, int n);                   /* a
 const char *save_number(saver *s, tn_dtype t, double v, int rank);          /* a node: one number, dims of 1 */
 const char *save_element(saver *s, tn_dtype t, const void *data, int rank); /* the same of its bytes */
 const char *save_constant(saver *s, const char *name, tn_dtype t, tn_shape shape, const void *data);
+/* Sizes, of which a run may give some, as save_ints; a dim is read off an input that has it. */
+const char *save_sizes(saver *s, const int64_t *v, int n);
+bool save_is_literal(tn_shape shape);
+save_bytes save_port(saver *s, const char *name, int elem, tn_shape shape);
 void save_refuse(saver *s, int i, const char *what) ONNX_NORETURN;
 
 /* save_ops.c: the nodes of value i (id - 1), whose operands have names. Its name goes to s->names. */

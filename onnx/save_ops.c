@@ -39,12 +39,13 @@ static const char *cast(saver *s, const char *x, tn_dtype t) {
 /* Attributes stand only where they are needed: other readers refuse those that they do not know. */
 static const char *reshape(saver *s, const char *x, tn_shape shape) {
     bool zero = false;
-    for (int i = 0; i < shape.rank; i++) zero |= shape.dim[i] == 0;
-    return SAVE(s, .op = "Reshape", .in = { x, save_ints(s, shape.dim, shape.rank) },
+    tn_ir_dim d;
+    for (int i = 0; i < shape.rank; i++) zero |= shape.dim[i] == 0 || (!tn_ir_get_dim(s->g, shape.dim[i], &d) && d.lo <= 0);
+    return SAVE(s, .op = "Reshape", .in = { x, save_sizes(s, shape.dim, shape.rank) },
                 .attr = { { .name = zero ? "allowzero" : NULL, .i = 1 } });
 }
 static const char *expand(saver *s, const char *x, tn_shape shape) {
-    return SAVE(s, .op = "Expand", .in = { x, save_ints(s, shape.dim, shape.rank) });
+    return SAVE(s, .op = "Expand", .in = { x, save_sizes(s, shape.dim, shape.rank) });
 }
 static const char *permute(saver *s, const char *x, const int64_t *perm, int rank) {
     bool same = true;
@@ -330,23 +331,38 @@ static const char *permute_of(saver *s, int i) {
 static const char *pad_of(saver *s, int i) {
     const tn_ir_value *v = &s->values[i];
     return SAVE(s, .op = "Pad",
-                .in = { name_of(s, i, 0), save_ints(s, s->details[i].attr, 2 * v->shape.rank),
+                .in = { name_of(s, i, 0), save_sizes(s, s->details[i].attr, 2 * v->shape.rank),
                         save_number(s, v->dtype, s->details[i].imm, 0) });
+}
+/* Behind the last entry, where a run gives sizes: first + (n - 1) * step + 1. */
+static const char *end_of(saver *s, int i, const char *first) {
+    const tn_shape shape = s->values[i].shape;
+    const int64_t *step = s->details[i].attr + shape.rank;
+    int64_t more[TN_MAX_RANK];
+    for (int k = 0; k < shape.rank; k++) {
+        tn_ir_dim d;
+        bool empty = shape.dim[k] == 0 || (!tn_ir_get_dim(s->g, shape.dim[k], &d) && d.lo <= 0);
+        if (empty && step[k] > 1) save_refuse(s, i, "steps along an axis that may be empty");
+        more[k] = 1 - step[k];
+    }
+    const char *n = two(s, "Mul", save_sizes(s, shape.dim, shape.rank), save_ints(s, step, shape.rank));
+    return two(s, "Add", two(s, "Add", first, n), save_ints(s, more, shape.rank));
 }
 static const char *slice_of(saver *s, int i) {
     const tn_ir_value *v = &s->values[i];
     int rank = v->shape.rank;
     const int64_t *start = s->details[i].attr, *step = start + rank;
     int64_t stop[TN_MAX_RANK], axes[TN_MAX_RANK], from[TN_MAX_RANK];
+    bool of_run = false;
     for (int k = 0; k < rank; k++) {
         int64_t n = v->shape.dim[k];
-        from[k] = n ? start[k] : 0;
-        stop[k] = n ? start[k] + (n - 1) * step[k] + 1 : 0, axes[k] = k;
+        from[k] = n ? start[k] : 0, axes[k] = k;
+        of_run |= n < 0 || start[k] < 0;
+        if (n >= 0 && start[k] >= 0) stop[k] = n ? start[k] + (n - 1) * step[k] + 1 : 0;
     }
-    const char *more[] = { save_ints(s, step, rank) };
-    return SAVE(s, .op = "Slice",
-                .in = { name_of(s, i, 0), save_ints(s, from, rank), save_ints(s, stop, rank), save_ints(s, axes, rank) },
-                .more = more, .n_more = 1);
+    const char *more[] = { save_ints(s, step, rank) }, *first = save_sizes(s, from, rank),
+               *end = of_run ? end_of(s, i, first) : save_ints(s, stop, rank);
+    return SAVE(s, .op = "Slice", .in = { name_of(s, i, 0), first, end, save_ints(s, axes, rank) }, .more = more, .n_more = 1);
 }
 static const char *flip_of(saver *s, int i) {
     int64_t from[TN_MAX_RANK], to[TN_MAX_RANK], by[TN_MAX_RANK], axes[TN_MAX_RANK];
@@ -383,6 +399,7 @@ static const char *window_of(saver *s, int i) {
     for (int w = 0; w < n; w++) {
         int axis = (int)a[1 + 4 * w];
         int64_t positions = out.dim[axis];
+        if (positions < 0) save_refuse(s, i, "windows along an axis whose size a run gives");
         const char *index =
             save_constant(s, NULL, TN_I64, TN_DIMS(positions, a[2 + 4 * w]), window_places(s, a + 1 + 4 * w, positions));
         x = SAVE(s, .op = "Gather", .in = { x, index }, .attr = { { .name = "axis", .i = at[axis] } });
@@ -404,6 +421,7 @@ static const char *fold_of(saver *s, int i) {
     const int64_t *a = s->details[i].attr;
     const tn_ir_value *v = &s->values[i];
     tn_shape now = operand(s, i, 0)->shape;
+    if (!save_is_literal(now) || !save_is_literal(v->shape)) save_refuse(s, i, "sizes that a run gives: give them numbers");
     const char *x = name_of(s, i, 0);
     bool small = is_small(v->dtype);
     tn_dtype t = wider(v->dtype);
@@ -480,8 +498,10 @@ static const char *dot_of(saver *s, int i) {
 static const char *gather_of(saver *s, int i) {
     tn_dtype t = operand(s, i, 1)->dtype;
     int64_t axis = s->details[i].attr[0], size = operand(s, i, 0)->shape.dim[axis];
-    const char *index =
-        two(s, "Max", two(s, "Min", name_of(s, i, 1), save_number(s, t, (double)(size - 1), 0)), save_number(s, t, 0, 0));
+    const char *last = size < 0 ? two(s, "Sub", save_sizes(s, &size, -1), save_number(s, TN_I64, 1, 0))
+                                : save_number(s, t, (double)(size - 1), 0);
+    if (size < 0 && t != TN_I64) last = cast(s, last, t);
+    const char *index = two(s, "Max", two(s, "Min", name_of(s, i, 1), last), save_number(s, t, 0, 0));
     return SAVE(s, .op = "Gather", .in = { name_of(s, i, 0), index }, .attr = { { .name = "axis", .i = axis } });
 }
 
@@ -509,6 +529,8 @@ static const char *scatter_of(saver *s, int i) {
         n_axes = at->shape.rank - batch;
     int64_t perm[TN_MAX_RANK], up_perm[TN_MAX_RANK], back[TN_MAX_RANK];
     tn_shape turned, up_turned;
+    if (!save_is_literal(v->shape) || !save_is_literal(at->shape))
+        save_refuse(s, i, "sizes that a run gives: give them numbers");
     bool small = is_small(v->dtype);
     const char *base = name_of(s, i, 0), *updates = name_of(s, i, 2);
     if (small) base = cast(s, base, wider(v->dtype)), updates = cast(s, updates, wider(v->dtype));
@@ -562,7 +584,7 @@ static const char *iota_of(saver *s, int i) {
     int64_t from = 0, step = 1, to = v->shape.dim[axis];
     tn_shape column = { .rank = v->shape.rank };
     for (int k = 0; k < column.rank; k++) column.dim[k] = k == axis ? to : 1;
-    const char *x = SAVE(s, .op = "Range", .in = { save_ints(s, &from, -1), save_ints(s, &to, -1), save_ints(s, &step, -1) });
+    const char *x = SAVE(s, .op = "Range", .in = { save_ints(s, &from, -1), save_sizes(s, &to, -1), save_ints(s, &step, -1) });
     if (v->dtype != TN_I64) x = cast(s, x, v->dtype);
     return expand(s, reshape(s, x, column), v->shape);
 }
@@ -596,17 +618,17 @@ static save_bytes *body_of(saver *s, int body, const char *const *params, int co
     save_bytes port;
     if (cond) {
         const char *turn = save_fresh(s), *was = save_fresh(s);
-        port = save_port(s->env, turn, ELEM_I64, TN_SCALAR), save_data(s->env, out, 11, port.at, port.n);
-        port = save_port(s->env, was, ELEM_BOOL, TN_SCALAR), save_data(s->env, out, 11, port.at, port.n);
+        port = save_port(s, turn, ELEM_I64, TN_SCALAR), save_data(s->env, out, 11, port.at, port.n);
+        port = save_port(s, was, ELEM_BOOL, TN_SCALAR), save_data(s->env, out, 11, port.at, port.n);
         for (int k = 0; k < b.n_params; k++) {
             const tn_ir_value *p = &s->values[b.params[k] - 1];
-            port = save_port(s->env, params[k], onnx_elem_of(p->dtype), p->shape), save_data(s->env, out, 11, port.at, port.n);
+            port = save_port(s, params[k], onnx_elem_of(p->dtype), p->shape), save_data(s->env, out, 11, port.at, port.n);
         }
-        port = save_port(s->env, go, ELEM_BOOL, TN_SCALAR), save_data(s->env, out, 12, port.at, port.n);
+        port = save_port(s, go, ELEM_BOOL, TN_SCALAR), save_data(s->env, out, 12, port.at, port.n);
     }
     for (int k = 0; k < b.n_results; k++) {
         const tn_ir_value *r = &s->values[b.results[k] - 1];
-        port = save_port(s->env, results[k], onnx_elem_of(r->dtype), r->shape), save_data(s->env, out, 12, port.at, port.n);
+        port = save_port(s, results[k], onnx_elem_of(r->dtype), r->shape), save_data(s->env, out, 12, port.at, port.n);
     }
     return out;
 }

@@ -32,11 +32,15 @@ void save_data(onnx_env *env, save_bytes *b, uint32_t field, const void *data, s
 }
 void save_text(onnx_env *env, save_bytes *b, uint32_t field, const char *s) { save_data(env, b, field, s, strlen(s)); }
 
-save_bytes save_port(onnx_env *env, const char *name, int elem, tn_shape shape) {
+save_bytes save_port(saver *s, const char *name, int elem, tn_shape shape) {
+    onnx_env *env = s->env;
     save_bytes out = { 0 }, dims = { 0 }, tensor = { 0 }, type = { 0 };
     for (int i = 0; i < shape.rank; i++) {
         save_bytes dim = { 0 };
-        save_int(env, &dim, 1, (uint64_t)shape.dim[i]);
+        if (shape.dim[i] < 0)
+            save_text(env, &dim, 2, tn_dim_text((tn_graph *)s->g, shape.dim[i]));
+        else
+            save_int(env, &dim, 1, (uint64_t)shape.dim[i]);
         save_data(env, &dims, 1, dim.at, dim.n);
     }
     save_int(env, &tensor, 1, (uint64_t)elem);
@@ -113,4 +117,61 @@ const char *save_number(saver *s, tn_dtype t, double v, int rank) {
     uint64_t data[2] = { 0 };
     tn_ir_store(t, data, 0, v);
     return save_element(s, t, data, rank);
+}
+
+/* ---- sizes of a run ---- */
+
+bool save_is_literal(tn_shape shape) {
+    for (int i = 0; i < shape.rank; i++)
+        if (shape.dim[i] < 0) return false;
+    return true;
+}
+
+static const char *size_of(saver *s, int64_t d);
+static const char *sized(saver *s, const char *op, const char *x, const char *y) { return SAVE(s, .op = op, .in = { x, y }); }
+static const char *axis_of(saver *s, int64_t d, const char *name) {
+    for (int i = 0; i < s->n_values; i++) {
+        const tn_ir_value *v = &s->values[i];
+        for (int k = 0; k < v->shape.rank && !strcmp(v->op, "input"); k++)
+            if (v->shape.dim[k] == d)
+                return SAVE(s, .op = "Shape", .in = { v->name },
+                            .attr = { { .name = "start", .i = k }, { .name = "end", .i = k + 1 } });
+    }
+    onnx_fail(s->env, TN_ERR_UNSUPPORTED, "tn_onnx_save: no axis of an input has the size %s", name);
+}
+static const char *computed(saver *s, const tn_ir_dim *d) {
+    static const char *const ops[][2] = { { "add", "Add" }, { "mul", "Mul" }, { "floor_div", "Div" },
+                                          { "min", "Min" }, { "max", "Max" }, { "ceil_div", "Div" } };
+    const char *x = size_of(s, d->x), *y = size_of(s, d->y);
+    if (!strcmp(d->op, "ceil_div")) x = sized(s, "Add", x, sized(s, "Sub", y, save_ints(s, (int64_t[]){ 1 }, 1)));
+    int i = 0;
+    while (strcmp(ops[i][0], d->op)) i++;
+    return sized(s, ops[i][1], x, y);
+}
+/* i64[1] */
+static const char *size_of(saver *s, int64_t d) {
+    tn_ir_dim dim;
+    if (d >= 0 || tn_ir_get_dim(s->g, d, &dim)) return save_ints(s, &d, 1);
+    bool kept = s->nodes == s->main; /* a body's values are its own */
+    for (const save_size *k = s->sizes; k; k = k->next)
+        if (k->dim == d) return k->name;
+    const char *name = !strcmp(dim.op, "dim") ? axis_of(s, d, dim.name) : computed(s, &dim);
+    if (kept) {
+        save_size *k = ONNX_NEW(s->env, save_size, 1);
+        *k = (save_size){ s->sizes, d, name };
+        s->sizes = k;
+    }
+    return name;
+}
+const char *save_sizes(saver *s, const int64_t *v, int n) {
+    int count = n < 0 ? 1 : n;
+    bool literal = true;
+    tn_ir_dim d;
+    for (int i = 0; i < count; i++) literal &= v[i] >= 0 || tn_ir_get_dim(s->g, v[i], &d) != TN_OK;
+    if (literal) return save_ints(s, v, n);
+    if (n < 0) return sized(s, "Squeeze", size_of(s, *v), save_ints(s, (int64_t[]){ 0 }, 1));
+    const char **parts = ONNX_NEW(s->env, const char *, count + 1);
+    for (int i = 0; i < count; i++) parts[i] = size_of(s, v[i]);
+    return count == 1 ? parts[0]
+                      : SAVE(s, .op = "Concat", .more = parts, .n_more = count, .attr = { { .name = "axis", .i = 0 } });
 }

@@ -68,6 +68,16 @@ typedef struct {
     int body;         /* the body that the value belongs to; 0 = the graph itself */
 } tn_ir_detail;
 TN_API TN_CHECK tn_status tn_ir_get_detail(const tn_graph *g, int i, tn_ir_detail *out_detail);
+/* A symbolic dim of a shape or an attribute (a handle, see tn_dim), as an expression. TN_ERR_INVAL: it is a number, or no dim
+ * of g. */
+typedef struct {
+    const char *op;   /* "dim"; or "add", "mul", "floor_div", "ceil_div", "min" or "max" of x and y */
+    const char *name; /* of a dim; else NULL */
+    int64_t x, y;     /* numbers, or handles */
+    int64_t lo, hi;   /* all values are between them; at the ends of int64_t: no bound is known */
+} tn_ir_dim;
+TN_API TN_CHECK tn_status tn_ir_get_dim(const tn_graph *g, int64_t handle, tn_ir_dim *out_dim);
+
 /* Bodies of if and while are numbered from 1 (attr of these ops): ids of their parameters and results. */
 typedef struct {
     const uint32_t *params, *results;

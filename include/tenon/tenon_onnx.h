@@ -149,8 +149,9 @@ typedef struct {
 #define TN_ONNX_SAVE_DEFAULTS TN_VALUE_(tn_onnx_save_opts, sizeof(tn_onnx_save_opts), 0, 0)
 
 /* Writes the graph as a model of operator set 18, that tn_onnx_load reads back as a graph with the same results. Files are
- * written under a temporary name first. Random numbers and symbolic dims have no form in ONNX: TN_ERR_UNSUPPORTED. opts NULL =
- * TN_ONNX_SAVE_DEFAULTS. */
+ * written under a temporary name first. Symbolic dims are named dims there, without their ranges, and what is computed of them
+ * is computed by nodes, from the shapes of inputs. TN_ERR_UNSUPPORTED: random numbers; a dim that is no axis of an input by
+ * itself; scatters, folds and windows along an axis whose size a run gives. opts NULL = TN_ONNX_SAVE_DEFAULTS. */
 TN_API TN_CHECK tn_status tn_onnx_save(const tn_graph *g, const char *path, const tn_onnx_save_opts *opts);
 
 /* ---- arrays in files ----------------------------------------------------------------------------------------------------- */

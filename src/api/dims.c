@@ -119,6 +119,21 @@ static val build_value(graph *g, const val *in, void *args) {
 }
 tn_tensor tn_dim_value(tn_graph *g, int64_t x) { return api_build(g, &(call){ .name = "tn_dim_value" }, build_value, &x); }
 
+typedef struct dim_text {
+    graph *g;
+    ext x;
+    const char *out;
+} dim_text;
+static void write_text(void *arg) {
+    dim_text *t = arg;
+    t->out = graph_dim_text(t->g, t->x);
+}
+const char *tn_dim_text(tn_graph *g, int64_t x) {
+    if (!g || (!ext_is_lit(x) && (!g->ir->params || ext_index(x) >= g->ir->params->at.n))) return NULL;
+    dim_text t = { g->ir, x, NULL };
+    return api_try(&g->gd, write_text, &t) ? NULL : t.out;
+}
+
 /* ---- of programs ---- */
 
 static const exts *params_of(const tn_program *p) { return p->plan ? p->plan->params : p->graph->params; }

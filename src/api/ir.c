@@ -161,6 +161,16 @@ tn_status tn_ir_get_detail(const tn_graph *g, int i, tn_ir_detail *out_detail) {
     return TN_OK;
 }
 
+tn_status tn_ir_get_dim(const tn_graph *g, int64_t handle, tn_ir_dim *out_dim) {
+    static const char *const ops[] = { [EXT_DIM] = "dim",       [EXT_ADD] = "add", [EXT_MUL] = "mul", [EXT_FLOOR] = "floor_div",
+                                       [EXT_CEIL] = "ceil_div", [EXT_MIN] = "min", [EXT_MAX] = "max" };
+    if (!g || !out_dim || g->err.code || ext_is_lit(handle)) return TN_ERR_INVAL;
+    if (!g->ir->params || ext_index(handle) >= g->ir->params->at.n) return TN_ERR_INVAL;
+    const ext_row *r = exts_row(g->ir->params, handle);
+    *out_dim = (tn_ir_dim){ .op = ops[r->op], .name = r->name, .x = r->a, .y = r->b, .lo = r->lo, .hi = r->hi };
+    return TN_OK;
+}
+
 tn_status tn_ir_get_body(const tn_graph *g, int body, tn_ir_body *out_body) {
     if (!g || !out_body || body < 1 || g->err.code || body >= g->ir->regions.n) return TN_ERR_INVAL;
     const region *r = &g->ir->regions.at[body];

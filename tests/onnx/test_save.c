@@ -343,10 +343,104 @@ static void test_allocations(void **state) {
     test_dir_remove();
 }
 
+/* ---- sizes of a run ---- */
+
+static tn_tensor heads_of(tn_tensor x, int64_t heads) { /* [b,l,h*d] to [b,h,l,d] */
+    tn_shape s = tn_tensor_shape(x);
+    return tn_transpose(tn_reshape(x, TN_DIMS(s.dim[0], s.dim[1], heads, s.dim[2] / heads)), 1, 2);
+}
+static tn_tensor block(tn_tensor x) {
+    tn_tensor n = tn_nn_layer_norm(x, 0, "n"), q = heads_of(tn_nn_linear(n, 16, "q"), 2),
+              k = heads_of(tn_nn_linear(n, 16, "k"), 2);
+    tn_tensor a = tn_nn_attention(q, k, heads_of(tn_nn_linear(n, 16, "v"), 2), 1);
+    return tn_add(x, tn_reshape(tn_transpose(a, 1, 2), tn_tensor_shape(x)));
+}
+/* x f32[b,l,16], at i64[b] */
+static void open_outputs(tn_graph *g, tn_tensor x, tn_tensor at) {
+    int64_t b = tn_tensor_shape(x).dim[0], l = tn_tensor_shape(x).dim[1];
+    tn_tensor y = block(x), flat = tn_reshape(y, TN_DIMS(tn_dim_mul(g, b, l), 16));
+    tn_output(y, "block");
+    tn_output(tn_slice(y, (int64_t[]){ 0, 0, 1 }, (int64_t[]){ b, l, 16 }, (int64_t[]){ 1, 2, 2 }, 3), "every second");
+    tn_output(tn_pad(y, (int64_t[]){ 0, 1, 0 }, (int64_t[]){ 1, 2, 0 }, 3, 0.5), "padded");
+    tn_output(tn_concat((tn_tensor[]){ flat, flat }, 2, 0), "both");
+    tn_output(tn_gather(flat, at, 0), "rows");
+    tn_output(tn_mul(tn_mean(y, TN_INTS(1), 0), tn_cast(tn_dim_value(g, tn_dim_max(g, b, l)), TN_F32)), "mean");
+    tn_output(tn_iota(g, TN_I32, TN_DIMS(b, tn_dim_min(g, b, tn_dim_floor_div(g, tn_dim_add(g, l, 3), 2)), 3), 1), "counted");
+}
+
+static tn_session *session_of(tn_ctx *ctx, tn_graph *g, tn_program **p) {
+    tn_session *s;
+    if (tn_compile(g, NULL, p) || tn_session_new(*p, &s)) fail_msg("%s", tn_ctx_error(ctx));
+    return s;
+}
+static void test_open_dims(void **state) {
+    (void)state;
+    enum { B = 5, L = 9, OUTPUTS = 7 };
+    static const int64_t sizes[][2] = { { 1, 1 }, { 5, 9 }, { 3, 2 }, { 2, 7 }, { 4, 4 } };
+    test_dir_make();
+    tn_ctx *ctx = tn_ctx_new(NULL);
+    tn_graph *g = tn_graph_new(ctx, "open"), *back;
+    tn_graph_set_seed(g, 3);
+    int64_t b = tn_dim(g, "batch", 1, B, 1), l = tn_dim(g, "length", 1, L, 1);
+    open_outputs(g, tn_input(g, "x", TN_F32, TN_DIMS(b, l, 16)), tn_input(g, "at", TN_I64, TN_DIMS(b)));
+    assert_string_equal(tn_dim_text(g, tn_dim_mul(g, b, l)), "batch*length");
+    assert_string_equal(tn_dim_text(g, 12), "12");
+    assert_null(tn_dim_text(g, INT64_MIN + 9999));
+    tn_ir_dim d;
+    assert_int_equal(tn_ir_get_dim(g, 12, &d), TN_ERR_INVAL);
+    assert_int_equal(tn_ir_get_dim(g, INT64_MIN + 9999, &d), TN_ERR_INVAL);
+    assert_int_equal(tn_ir_get_dim(g, l, &d), TN_OK);
+    assert_string_equal(d.name, "length");
+    assert_int_equal(d.hi, L);
+    tn_onnx_opts o = TN_ONNX_DEFAULTS;
+    o.ranges = (tn_onnx_range[]){ { "batch", 1, B, 1 }, { "length", 1, L, 1 } }, o.n_ranges = 2;
+    if (tn_onnx_save(g, in_dir("open.onnx"), NULL) || tn_onnx_load(ctx, in_dir("open.onnx"), &o, &back))
+        fail_msg("%s", tn_ctx_error(ctx));
+    tn_program *p[2];
+    tn_session *s[2] = { session_of(ctx, g, &p[0]), session_of(ctx, back, &p[1]) };
+    static float x[B * L * 16];
+    static char out[2][OUTPUTS][B * L * 16 * 2 * 4 + 4096];
+    int64_t at[B] = { 0, 3, 100, -2, 7 };
+    uint64_t seed = 8;
+    for (size_t i = 0; i < B * L * 16; i++) x[i] = (float)rnd_below(&seed, 1000) / 500 - 1;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        memset(out, 0, sizeof out);
+        for (int k = 0; k < 2; k++) {
+            char(*y)[sizeof out[0][0]] = out[k];
+            if (tn_bind_dim(s[k], "batch", sizes[i][0]) || tn_bind_dim(s[k], "length", sizes[i][1]) ||
+                tn_run(s[k], TN_BIND({ "x", x }, { "at", at }, { "block", y[0] }, { "every second", y[1] }, { "padded", y[2] },
+                                     { "both", y[3] }, { "rows", y[4] }, { "mean", y[5] }, { "counted", y[6] })))
+                fail_msg("%s", tn_ctx_error(ctx));
+        }
+        for (int k = 0; k < OUTPUTS - 1; k++)
+            for (size_t j = 0; j < sizeof out[0][0] / 4; j++) {
+                float u, v;
+                memcpy(&u, out[0][k] + 4 * j, 4), memcpy(&v, out[1][k] + 4 * j, 4);
+                if (!(fabsf(u - v) <= 1e-5F * (1 + fabsf(u))))
+                    fail_msg("%d x %d, output %d[%zu]: %g became %g", (int)sizes[i][0], (int)sizes[i][1], k, j, (double)u,
+                             (double)v);
+            }
+        assert_memory_equal(out[0][OUTPUTS - 1], out[1][OUTPUTS - 1], sizeof out[0][0]);
+    }
+    for (int k = 0; k < 2; k++) tn_session_free(s[k]), tn_program_free(p[k]);
+    tn_graph_free(g), tn_graph_free(back);
+    /* a size that no input has */
+    g = tn_graph_new(ctx, "twice");
+    b = tn_dim(g, "batch", 1, B, 1);
+    tn_tensor y = tn_input(g, "x", TN_F32, TN_DIMS(tn_dim_mul(g, b, 2)));
+    tn_output(tn_reshape(y, TN_DIMS(b, 2)), "y");
+    assert_int_equal(tn_onnx_save(g, in_dir("twice.onnx"), NULL), TN_ERR_UNSUPPORTED);
+    assert_non_null(strstr(tn_ctx_error(ctx), "no axis of an input has the size batch"));
+    tn_graph_free(g);
+    tn_ctx_free(ctx);
+    test_dir_remove();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_texts),       cmocka_unit_test(test_erfc), cmocka_unit_test(test_forms),
         cmocka_unit_test(test_allocations), cmocka_unit_test(test_u64),  cmocka_unit_test(test_random_graphs),
+        cmocka_unit_test(test_open_dims),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
