@@ -26,6 +26,17 @@ class Images(nn.Module):
         return self.last(F.max_pool2d(F.relu(self.norm(self.conv(x))), 2).flatten(1))
 
 
+class Patches(nn.Module):
+    """Images of any size, whose patches are a sequence."""
+
+    def __init__(self):
+        super().__init__()
+        self.patch, self.block, self.last = nn.Conv2d(3, 32, 2, 2), Block(), nn.Linear(32, 4)
+
+    def forward(self, x):
+        return self.last(self.block(self.patch(F.max_pool2d(x, 2)).flatten(2).mT).mean(1))
+
+
 class Attention(nn.Module):
     """With a mask of lengths, and keys of another length than the queries."""
 
@@ -124,6 +135,13 @@ class Sizes(unittest.TestCase):
         torch._dynamo.reset()
         model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.SiLU(), nn.Conv2d(4, 6, 3, stride=2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3))
         self.each(model, [(torch.randn(n, 3, h, w),) for n, h, w in ((2, 8, 9), (3, 12, 7), (5, 15, 16))], programs=2)
+        torch._dynamo.reset()
+        draws = [(torch.randn(n, 3, h, w),) for n, h, w in ((2, 8, 12), (3, 14, 9), (5, 16, 16))]
+        self.each(Patches(), draws, programs=2)
+        torch._dynamo.reset()
+        model = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(2), nn.Softmax(-1))
+        self.each(model, draws, programs=2)
+        torch._dynamo.reset()
         model = Residual(4)
         self.each(model, [(torch.randn(n, 4, h, w),) for n, h, w in ((2, 5, 6), (3, 6, 5), (5, 8, 9))], programs=2)
         self.assertEqual(fallbacks, [])

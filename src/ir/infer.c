@@ -368,6 +368,16 @@ static const char *infer_flip(rule *r) {
     return NULL;
 }
 
+/* How many windows there are where `more` elements of a run's size lie behind the first: of size 2 and stride 2 in n, n / 2
+ * rather than (n - 2) / 2 + 1, so that it is the size that a caller calculates. */
+static ext windows_along(exts *t, ext more, int64_t stride) {
+    const ext_row *e = ext_is_lit(more) ? NULL : exts_row(t, more);
+    if (!e || e->op != EXT_ADD || !ext_is_lit(e->b) || e->b % stride) return ext_add(t, ext_floor_div(t, more, stride), 1);
+    ext own = e->a;
+    int64_t whole = e->b / stride;
+    return ext_add(t, ext_floor_div(t, own, stride), whole + 1);
+}
+
 /* Dims of a sliding window over dims[rank], with attr = n, n x (axis, size, stride, dilation). */
 static const char *window_dims(rule *r, int rank, const int64_t *dims, int64_t *out, int *out_rank) {
     const spec *s = r->s;
@@ -388,9 +398,8 @@ static const char *window_dims(rule *r, int rank, const int64_t *dims, int64_t *
         if (!fits || extent > (ext_is_lit(d) ? d : ext_lo(r->g->params, d)))
             return SHAPE(r, "a window of %lld with dilation %lld is longer than axis %lld of size %s", (long long)w[1],
                          (long long)w[3], (long long)w[0], dim_text(r, d));
-        out[w[0]] = ext_is_lit(d)
-                        ? (d - extent) / w[2] + 1
-                        : ext_add(r->g->params, ext_floor_div(r->g->params, ext_add(r->g->params, d, -extent), w[2]), 1);
+        out[w[0]] =
+            ext_is_lit(d) ? (d - extent) / w[2] + 1 : windows_along(r->g->params, ext_add(r->g->params, d, -extent), w[2]);
         out[rank + k] = w[1];
     }
     *out_rank = rank + n;

@@ -208,6 +208,13 @@ static void what_is_never_less(void **state) {
     assert_int_equal(tn_dim_max(g, n, area), area);
     assert_int_equal(tn_dim_min(g, tn_dim_ceil_div(g, n, 2), n), tn_dim_ceil_div(g, n, 2));
     assert_true(tn_dim_min(g, n, m) != n && tn_dim_min(g, n, m) != m);
+    int64_t size = tn_dim(g, "size", 4, 40, 1);
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(size)),
+              pools = tn_window(x, (int64_t[]){ 0 }, (int64_t[]){ 2 }, (int64_t[]){ 2 }, NULL, 1);
+    assert_int_equal(tn_tensor_shape(pools).dim[0], tn_dim_floor_div(g, size, 2));
+    pools = tn_window(tn_pad(x, (int64_t[]){ 1 }, (int64_t[]){ 1 }, 1, 0), (int64_t[]){ 0 }, (int64_t[]){ 4 }, (int64_t[]){ 2 },
+                      NULL, 1);
+    assert_int_equal(tn_tensor_shape(pools).dim[0], tn_dim_floor_div(g, size, 2));
     tn_graph_free(g), tn_ctx_free(ctx);
 }
 
