@@ -1,6 +1,7 @@
 """ONNX models: `m = tenon.onnx.load("model.onnx"); y = m(x)`.
 
-A model is imported and compiled for the shapes that it is called with, once each. What an import cannot do is refused, op by op,
+A model is imported and compiled for the shapes that it is called with, once each; dims that have a range (`dims={"batch": (1, 64)}`)
+stay open: one program for all their sizes. What an import cannot do is refused, op by op,
 in the exception's text."""
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from typing import Any, Mapping, Optional
+from typing import Any, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
@@ -39,11 +40,17 @@ class Port:
 class Model:
     """A model in memory. Call it with arrays, in the order of `inputs` or by name; it returns its outputs (one: itself)."""
 
-    def __init__(self, path: Any, *, dims: Optional[Mapping[str, int]] = None, parameters: bool = False,
+    def __init__(self, path: Any, *, dims: Optional[Mapping[str, Union[int, Sequence[int]]]] = None, parameters: bool = False,
                  plain_convolutions: bool = False, dtype: Any = "f32", keep: bool = False, context: Optional[Context] = None,
                  **options: Any):
         self._keep = keep
-        self.context, self._dims, self._options = context or default_context(), dict(dims or {}), options
+        self.context, self._options = context or default_context(), options
+        given = {k: int(v) if not isinstance(v, (tuple, list)) else tuple(int(n) for n in v) for k, v in (dims or {}).items()}
+        self._dims = {k: v for k, v in given.items() if isinstance(v, int)}
+        self._ranges = {k: (v + (1,))[:3] for k, v in given.items() if isinstance(v, tuple)}
+        for name, v in given.items():
+            if isinstance(v, tuple) and len(v) not in (2, 3):
+                raise ValueError(f"dims[{name!r}] is {v}: expected a size, (lo, hi) or (lo, hi, multiple_of)")
         self._dtype = _dtypes.dtype(dtype)
         self._parameters, self._plain_convolutions = parameters, plain_convolutions or self._dtype != _dtypes.float32
         out = ctypes.c_void_p()
@@ -53,6 +60,7 @@ class Model:
         self.path = str(path)
         self.inputs = [self._port(lib.tn_onnx_input, i) for i in range(lib.tn_onnx_n_inputs(out))]
         self.outputs = [self._port(lib.tn_onnx_output, i) for i in range(lib.tn_onnx_n_outputs(out))]
+        self._open = {p.name: {i for i, d in enumerate(p.shape or ()) if isinstance(d, str) and d in self._ranges} for p in self.inputs}
         self._forget()
         _functions.add(self)
 
@@ -63,7 +71,8 @@ class Model:
 
     def graph(self, **values: Any) -> Graph:
         """The graph of the model: for inputs of these shapes, where the model does not say them (values or arrays of any content).
-        Where a size depends on the value of an input, that input becomes a constant."""
+        Where a size depends on the value of an input, that input becomes a constant. Dims that have a range stay open."""
+        ranges = (_abi.tn_onnx_range * len(self._ranges))(*[_abi.tn_onnx_range(k.encode(), *v) for k, v in self._ranges.items()])
         dims = (_abi.tn_onnx_dim * len(self._dims))(*[_abi.tn_onnx_dim(k.encode(), v) for k, v in self._dims.items()])
         table, keep = (_abi.tn_onnx_value * len(values))(), []
         for row, (name, value) in zip(table, values.items()):
@@ -76,7 +85,8 @@ class Model:
         opts = _abi.tn_onnx_opts(struct_size=ctypes.sizeof(_abi.tn_onnx_opts), dims=ctypes.cast(dims, ctypes.c_void_p),
                                  n_dims=len(dims), values=ctypes.cast(table, ctypes.c_void_p) if len(table) else None,
                                  n_values=len(table), parameters=int(self._parameters),
-                                 plain_convolutions=int(self._plain_convolutions))
+                                 plain_convolutions=int(self._plain_convolutions), ranges=ctypes.cast(ranges, ctypes.c_void_p),
+                                 n_ranges=len(ranges))
         out = ctypes.c_void_p()
         with self.context.lock:
             self.context.check(lib.tn_onnx_import(self._handle.pointer, ctypes.byref(opts), ctypes.byref(out)))
@@ -96,13 +106,20 @@ class Model:
             given[name] = value
         return {name: v if is_array(v) else np.asarray(v) for name, v in given.items()}
 
+    def _signature(self, name: str, value: Any) -> tuple[Any, Any]:
+        """What a program is for: the shape and type of an array, without the sizes of open dims."""
+        shape, t = _signature(value)
+        open_axes = self._open.get(name, set())
+        open_axes = {i for i in range(len(shape)) if i in open_axes or f"{name}[{i}]" in self._ranges}
+        return tuple(None if i in open_axes else d for i, d in enumerate(shape)), t
+
     def _program(self, given: Mapping[str, Any]) -> Program:
         """Compiled for inputs like these; with `keep`, as a process before left it in the cache."""
         if not self._keep:
             return self.graph(**given).compile(**self._options)
         path = os.path.realpath(self.path)
-        key = repr((path, sorted(self._dims.items()), self._parameters, self._plain_convolutions, self._dtype.name,
-                    sorted(self._options.items()), sorted((n, str(_signature(v))) for n, v in given.items())))
+        key = repr((path, sorted(self._dims.items()), sorted(self._ranges.items()), self._parameters, self._plain_convolutions, self._dtype.name,
+                    sorted(self._options.items()), sorted((n, str(self._signature(n, v))) for n, v in given.items())))
         p = Program.find(key, context=self.context)
         if p is None:
             p = self.graph(**given).compile(**self._options)
@@ -123,7 +140,7 @@ class Model:
 
     def _session(self, given: Mapping[str, Any]) -> tuple[Session, dict[str, np.ndarray]]:
         """A session, and the inputs that are constants of its program because sizes depend on them."""
-        key = tuple((n, _signature(v)) for n, v in given.items())
+        key = tuple((n, self._signature(n, v)) for n, v in given.items())
         with self._lock:
             found = self._sessions.get(key)
             if found is None or any(not np.array_equal(v, given[n]) for n, v in found[1].items()):
@@ -165,9 +182,11 @@ class Model:
         return f"<Model {self.path}: {self.inputs} -> {self.outputs}>"
 
 
-def load(path: Any, *, dims: Optional[Mapping[str, int]] = None, parameters: bool = False, plain_convolutions: bool = False,
-         dtype: Any = "f32", keep: bool = False, context: Optional[Context] = None, **options: Any) -> Model:
-    """Opens a model. dims: sizes of named dims ("batch"), for `graph`. parameters: floating-point initializers become parameters,
+def load(path: Any, *, dims: Optional[Mapping[str, Union[int, Sequence[int]]]] = None, parameters: bool = False,
+         plain_convolutions: bool = False, dtype: Any = "f32", keep: bool = False, context: Optional[Context] = None,
+         **options: Any) -> Model:
+    """Opens a model. dims: sizes of named dims ("batch"), for `graph`, or (lo, hi) and (lo, hi, multiple_of): such a dim stays open,
+    and one program serves calls of all these sizes. parameters: floating-point initializers become parameters,
     which can be trained and set in sessions. plain_convolutions: 3x3 layers of many channels are sums of products, too, rather than
     computed by Winograd's way. dtype: "bf16" or "f16" is what products and convolutions read and give (docs/models.md); inputs and
     outputs stay as they are. keep: what is compiled for the cpu goes to the kernel cache's folder, for later processes, which then start

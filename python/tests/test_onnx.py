@@ -53,6 +53,31 @@ class Models(unittest.TestCase):
         with self.assertRaisesRegex(tenon.DTypeError, "bf16 or f16"):
             tenon.onnx.load(self.path, dtype="i8")(x)
 
+    def test_open_dims(self):
+        """One program, one session, for all sizes of a range; others are errors."""
+        w, b = f32(6, 3), f32(3)
+        write(self.path, [helper.make_node("Gemm", ["x", "w", "b"], ["h"]), helper.make_node("Softmax", ["h"], ["y"])],
+              [("x", TensorProto.FLOAT, ["batch", 6])], [("y", TensorProto.FLOAT, ["batch", 3])], [("w", w), ("b", b)])
+        fixed = tenon.onnx.load(self.path, threads=1)
+        for dims in ({"batch": (1, 64)}, {"x[0]": [1, 64, 1]}):
+            m = tenon.onnx.load(self.path, dims=dims, threads=1)
+            for n in (1, 7, 64, 7):
+                x = f32(n, 6)
+                np.testing.assert_allclose(m(x), fixed(x), rtol=1e-5, atol=1e-6)
+                np.testing.assert_allclose(m(x=x), fixed(x), rtol=1e-5, atol=1e-6)
+            self.assertEqual(len(m._sessions), 1)
+            self.assertEqual(m.session(f32(3, 6)).program.inputs[0].shape, (None, 6))
+            with self.assertRaisesRegex(tenon.InvalidError, "expected 1 to 64"):
+                m(f32(65, 6))
+        even = tenon.onnx.load(self.path, dims={"batch": (2, 8, 2)}, threads=1)
+        self.assertEqual(even(f32(4, 6)).shape, (4, 3))
+        with self.assertRaisesRegex(tenon.InvalidError, "a multiple of 2"):
+            even(f32(3, 6))
+        with self.assertRaisesRegex(tenon.InvalidError, "no input has a dim 'length'"):
+            tenon.onnx.load(self.path, dims={"batch": 3, "length": (1, 4)}).graph()
+        with self.assertRaisesRegex(ValueError, "lo, hi"):
+            tenon.onnx.load(self.path, dims={"batch": (1,)})
+
     def test_a_batch_of_any_size(self):
         w, b = f32(6, 3), f32(3)
         write(self.path, [helper.make_node("Gemm", ["x", "w", "b"], ["h"]), helper.make_node("Softmax", ["h"], ["y"])],
