@@ -29,10 +29,11 @@ static bool read_geometry(tn_tensor x, const char *fn, int n, const int64_t *ker
     return true;
 }
 static int64_t reach(const geometry *w, int i) { return (w->size[i] - 1) * w->dilation[i] + 1; }
-static bool check_sizes(tn_tensor x, const char *fn, int least, int most, tn_shape *s) {
+/* first: the axis from which on sizes must be known. */
+static bool check_sizes(tn_tensor x, const char *fn, int first, int least, int most, tn_shape *s) {
     if (!nn_check(x, fn, least, s)) return false;
     bool known = s->rank <= most;
-    for (int i = 0; i < s->rank; i++) known = known && s->dim[i] >= 0;
+    for (int i = first; i < s->rank; i++) known = known && s->dim[i] >= 0;
     if (!known) nn_fail(x.graph, TN_ERR_SHAPE, "%s: rank %d, or a dim with a range of sizes", fn, s->rank);
     return known;
 }
@@ -52,7 +53,7 @@ tn_tensor tn_nn_unfold(tn_tensor x, tn_nn_pool_opts o) {
     tn_shape s;
     geometry w;
     int64_t pad[TN_MAX_RANK] = { 0 };
-    if (!check_sizes(x, fn, 3, 5, &s)) return poisoned(x);
+    if (!check_sizes(x, fn, 0, 3, 5, &s)) return poisoned(x);
     if (!read_geometry(x, fn, s.rank - 2, o.kernel, o.stride[0] ? o.stride : o.kernel, o.padding, o.dilation, &w))
         return poisoned(x);
     for (int i = 0; i < w.n; i++) pad[i + 1] = w.padding[i];
@@ -77,7 +78,7 @@ tn_tensor tn_nn_fold(tn_tensor x, const int64_t image[3], tn_nn_pool_opts o) {
     tn_shape s;
     geometry w;
     int64_t full[3];
-    if (!check_sizes(x, fn, 4, 8, &s)) return poisoned(x);
+    if (!check_sizes(x, fn, 0, 4, 8, &s)) return poisoned(x);
     if (s.rank % 2 || !image)
         return nn_fail(x.graph, TN_ERR_SHAPE, "%s: rank %d: expected batch, positions, as many offsets, channels", fn, s.rank);
     if (!read_geometry(x, fn, (s.rank - 2) / 2, o.kernel, o.stride[0] ? o.stride : o.kernel, o.padding, o.dilation, &w))
@@ -127,7 +128,7 @@ tn_tensor tn_nn_conv_transpose(tn_tensor x, tn_nn_conv_transpose_opts o, const c
     static const char fn[] = "tn_nn_conv_transpose";
     tn_shape s, given = tn_tensor_shape(o.weights);
     geometry w;
-    if (!check_sizes(x, fn, 3, 5, &s)) return poisoned(x);
+    if (!check_sizes(x, fn, 1, 3, 5, &s)) return poisoned(x);
     int n = s.rank - 2;
     int64_t in = s.dim[n + 1], groups = o.groups ? o.groups : 1, out = o.out_channels, full[3], fan = 1;
     if (o.weights.graph) {
@@ -172,7 +173,7 @@ static tn_tensor shuffle(tn_tensor x, int64_t r, bool apart, const char *fn) {
     tn_shape s, parts = { .rank = 0 }, out;
     int64_t perm[TN_MAX_RANK], all = 1;
     int n, at = 0;
-    if (!check_sizes(x, fn, 3, 5, &s)) return poisoned(x);
+    if (!check_sizes(x, fn, 0, 3, 5, &s)) return poisoned(x);
     out = s, n = s.rank - 2;
     bool fits = r >= 1 && r <= 1 << 10;
     for (int i = 0; i < n && fits; i++) all *= r;

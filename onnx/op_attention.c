@@ -7,7 +7,8 @@
 
 tn_tensor onnx_split_heads(onnx_call *c, tn_tensor x, int64_t heads) {
     tn_shape s = tn_tensor_shape(x);
-    if (s.rank != 3 || heads < 1 || s.dim[2] % heads) onnx_refuse(c, "%lld heads of its features", (long long)heads);
+    if (s.rank != 3 || heads < 1 || onnx_is_dim(s.dim[2]) || s.dim[2] % heads)
+        onnx_refuse(c, "%lld heads of its features", (long long)heads);
     return tn_permute(tn_reshape(x, TN_DIMS(s.dim[0], s.dim[1], heads, s.dim[2] / heads)), TN_INTS(0, 2, 1, 3));
 }
 tn_tensor onnx_join_heads(tn_tensor x) {
@@ -61,11 +62,13 @@ tn_tensor onnx_attention(onnx_attend *a) {
 /* The mask of the scores; one that is too short goes on with what is masked. */
 static void read_mask(onnx_call *c, onnx_attend *a) {
     tn_shape s = onnx_shape(c, 3);
-    int64_t keys = tn_tensor_shape(a->k).dim[2], before[TN_MAX_RANK] = { 0 }, after[TN_MAX_RANK] = { 0 };
+    int64_t keys = tn_tensor_shape(a->k).dim[2], before[TN_MAX_RANK] = { 0 }, after[TN_MAX_RANK] = { 0 }, lo, hi;
     bool is_bool = onnx_elem(c, 3) == ELEM_BOOL;
     tn_tensor mask = onnx_t(c, 3);
-    if (s.rank < 1 || s.rank > 4 || s.dim[s.rank - 1] > keys) onnx_refuse(c, "its mask");
-    after[s.rank - 1] = keys - s.dim[s.rank - 1];
+    if (s.rank < 1 || s.rank > 4) onnx_refuse(c, "its mask");
+    after[s.rank - 1] = onnx_dim(c, '-', keys, s.dim[s.rank - 1]);
+    onnx_dim_range(c, after[s.rank - 1], &lo, &hi);
+    if (lo < 0) onnx_refuse(c, "its mask");
     if (!is_bool) mask = tn_cast(mask, tn_tensor_dtype(a->q));
     if (after[s.rank - 1]) mask = tn_pad(mask, before, after, s.rank, is_bool ? 0 : -INFINITY);
     a->guard = true;
@@ -93,6 +96,9 @@ void onnx_op_attention(onnx_call *c) {
     if (mode < 0 || mode > 3 || left < -1 || right < -1) onnx_refuse(c, "its attributes");
     for (int i = 0; i < 3; i++)
         if (onnx_rank(c, i) != (joined ? 3 : 4)) onnx_refuse(c, "operand %d of rank %d", i, onnx_rank(c, i));
+    for (int i = 0; i < 3; i++)
+        if (onnx_is_dim(onnx_shape(c, i).dim[joined ? 2 : 3]) || (!joined && onnx_is_dim(onnx_shape(c, i).dim[1])))
+            onnx_refuse(c, "heads or features of a size that a run gives");
     tn_tensor q = onnx_accurate(onnx_t(c, 0)), k = onnx_accurate(onnx_t(c, 1)), v = onnx_accurate(onnx_t(c, 2));
     a.q = joined ? onnx_split_heads(c, q, heads) : q;
     a.k = with_past(c, 4, joined ? onnx_split_heads(c, k, groups) : k);
@@ -103,10 +109,10 @@ void onnx_op_attention(onnx_call *c) {
         onnx_refuse(c, "%lld heads for %lld", (long long)ks.dim[1], (long long)qs.dim[1]);
     a.scale = onnx_attr_float(c, "scale", qs.dim[3] > 0 ? 1 / sqrt((double)qs.dim[3]) : 1);
     if (onnx_has(c, 3)) read_mask(c, &a);
-    tn_tensor offset = tn_full(c->g, TN_I64, TN_SCALAR, onnx_has(c, 4) ? (double)onnx_shape(c, 4).dim[2] : 0);
+    tn_tensor offset = tn_dim_value(c->g, onnx_has(c, 4) ? onnx_shape(c, 4).dim[2] : 0);
     if (onnx_has(c, 6)) { /* so many keys of each batch are there */
         tn_tensor n = tn_reshape(tn_cast(onnx_t(c, 6), TN_I64), TN_DIMS(qs.dim[0], 1, 1, 1));
-        offset = tn_add_scalar(n, -(double)qs.dim[2]);
+        offset = tn_sub(n, tn_dim_value(c->g, qs.dim[2]));
         onnx_allow(&a, tn_lt(tn_iota(c->g, TN_I64, TN_DIMS(1, 1, 1, ks.dim[2]), 3), n));
         a.guard = true;
     }
@@ -125,7 +131,7 @@ tn_tensor onnx_rotary_rows(onnx_call *c, tn_tensor cache, tn_tensor position, in
     if (s.rank != 2) onnx_refuse(c, "a cache of rank %d", s.rank);
     if (!position.graph) position = tn_iota(c->g, TN_I64, TN_DIMS(1, t), 1);
     tn_shape p = tn_tensor_shape(position);
-    if (onnx_count_of(p) == 1 && n * t != 1)
+    if (onnx_count_of(p) == 1 && (onnx_is_dim(n) || onnx_is_dim(t) || n * t != 1))
         position = tn_add(tn_reshape(position, TN_DIMS(1, 1)), tn_iota(c->g, TN_I64, TN_DIMS(1, t), 1));
     else if (p.rank != 2)
         onnx_refuse(c, "positions of rank %d", p.rank);
@@ -148,7 +154,7 @@ static tn_tensor beside_heads(onnx_call *c, tn_tensor table, int64_t half) {
 
 tn_tensor onnx_rotate(onnx_call *c, tn_tensor x, const onnx_rotary *r) {
     tn_shape s = tn_tensor_shape(x);
-    if (s.rank != 4) onnx_refuse(c, "an operand of rank %d", s.rank);
+    if (s.rank != 4 || onnx_is_dim(s.dim[3])) onnx_refuse(c, "an operand of rank %d, or its features", s.rank);
     int64_t d = s.dim[3], n = r->dims ? r->dims : d, half = n / 2;
     if (n < 0 || n > d || n % 2) onnx_refuse(c, "%lld of %lld features", (long long)n, (long long)d);
     tn_tensor cos = beside_heads(c, tn_cast(r->cos, tn_tensor_dtype(x)), half),
@@ -161,12 +167,15 @@ tn_tensor onnx_rotate(onnx_call *c, tn_tensor x, const onnx_rotary *r) {
     return n == d ? y : tn_concat((tn_tensor[]){ y, part(x, n, d, 1) }, 2, 3);
 }
 
+static int64_t last_of(tn_shape s) { return s.rank ? s.dim[s.rank - 1] : 1; }
 /* Operands: x, and where the tables and the positions are. */
 static void rotary(onnx_call *c, int cos, int sin, int position, const char *dims) {
     onnx_rotary r = { .interleaved = onnx_attr_int(c, "interleaved", 0), .dims = onnx_attr_int(c, dims, 0) };
     int64_t heads = onnx_attr_int(c, "num_heads", 0);
     tn_shape s = onnx_shape(c, 0);
     tn_tensor x = onnx_accurate(onnx_t(c, 0)), none = { .graph = NULL };
+    if (onnx_is_dim(last_of(s)) || onnx_is_dim(last_of(onnx_shape(c, cos))))
+        onnx_refuse(c, "features of a size that a run gives");
     if (s.rank == 3 && !heads && onnx_rank(c, cos) == 2) /* tables as wide as half a head */
         heads = r.dims || !onnx_shape(c, cos).dim[1] ? 0 : s.dim[2] / (2 * onnx_shape(c, cos).dim[1]);
     if (s.rank == 3) x = onnx_split_heads(c, x, heads);

@@ -180,7 +180,7 @@ static void attend_packed(onnx_call *c, tn_tensor qkv, int mask, int past, int b
     bool causal = onnx_attr_int(c, "unidirectional", 0);
     if (onnx_attr_int(c, "do_rotary", 0) || onnx_attr_int(c, "past_present_share_buffer", 0))
         onnx_refuse(c, "rotation or a shared buffer");
-    if (s.rank != 3 || (sizes && n_sizes != 3) || heads < 1) onnx_refuse(c, "its shapes");
+    if (s.rank != 3 || (sizes && n_sizes != 3) || heads < 1 || onnx_is_dim(s.dim[2])) onnx_refuse(c, "its shapes");
     int64_t h[3] = { s.dim[2] / 3, s.dim[2] / 3, s.dim[2] / 3 }, from = 0;
     tn_tensor part[3];
     for (int i = 0; sizes && i < 3; i++) h[i] = sizes[i];
@@ -206,7 +206,7 @@ static void attend_packed(onnx_call *c, tn_tensor qkv, int mask, int past, int b
     if (a.scale == 0) a.scale = 1 / sqrt((double)(h[0] / heads));
     read_keys(c, &a, mask, before);
     read_bias(c, &a, bias);
-    if (causal) onnx_allow_band(c, &a, tn_full(c->g, TN_I64, TN_SCALAR, (double)before), -1, 0);
+    if (causal) onnx_allow_band(c, &a, tn_dim_value(c->g, before), -1, 0);
     put(c, 0, onnx_join_heads(onnx_attention(&a)), 2);
     if (onnx_wants(c, 1)) put(c, 1, tn_nn_stack((tn_tensor[]){ a.k, a.v }, 2, 0), 2);
 }
@@ -238,6 +238,10 @@ void onnx_op_multi_head_attention(onnx_call *c) {
     if (c->n_in > 8) onnx_refuse(c, "%d operands", c->n_in);
     tn_tensor q = accurate(c, 0), k = accurate(c, 1), v = accurate(c, 2);
     tn_shape s = onnx_shape(c, 0), ks = onnx_shape(c, 1), vs = onnx_shape(c, 2);
+    for (int i = 0; i < 3; i++)
+        if (onnx_is_dim(onnx_shape(c, i).dim[onnx_rank(c, i) == 4 ? 3 : 2]) ||
+            (i && ks.rank == 4 && onnx_is_dim(onnx_shape(c, i).dim[1])))
+            onnx_refuse(c, "heads or features of a size that a run gives");
     if ((ks.rank != 3 && ks.rank != 4) || vs.rank != ks.rank || s.dim[2] % heads) onnx_refuse(c, "keys of rank %d", ks.rank);
     if (ks.rank == 4 && onnx_has(c, 3)) onnx_refuse(c, "a bias of keys that are split");
     a.q = onnx_split_heads(c, with_bias(c, q, 3, 0), heads);
@@ -249,7 +253,7 @@ void onnx_op_multi_head_attention(onnx_call *c) {
     if (tn_tensor_shape(a.q).rank < 0 || tn_tensor_shape(a.k).rank < 0) onnx_refuse_graph(c);
     read_keys(c, &a, 4, past);
     read_bias(c, &a, 5);
-    if (causal) onnx_allow_band(c, &a, tn_full(c->g, TN_I64, TN_SCALAR, (double)past), -1, 0);
+    if (causal) onnx_allow_band(c, &a, tn_dim_value(c->g, past), -1, 0);
     put(c, 0, onnx_join_heads(onnx_attention(&a)), 0);
     put(c, 1, a.k, 0), put(c, 2, a.v, 0);
 }

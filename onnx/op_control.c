@@ -161,6 +161,7 @@ static void run_scan(onnx_call *c, const scan *s, onnx_val **in, onnx_val **out)
     for (int k = 0; k < s->n_in; k++) {
         tn_shape sh = in[s->n_state + k]->shape;
         int64_t size = sh.dim[onnx_axis(c, s->in_axes[k], sh.rank)];
+        if (onnx_is_dim(size)) onnx_refuse(c, "as many turns as a run gives");
         if (turns >= 0 && size != turns) onnx_refuse(c, "operands of several lengths");
         turns = size;
     }
@@ -190,6 +191,7 @@ static void scan_batch(onnx_call *c, const scan *s, onnx_val **in, onnx_val **ou
     int n = s->n_state + s->n_in, n_res = s->n_state + s->n_out;
     onnx_val **one = ONNX_NEW(c->im->env, onnx_val *, n + 1);
     stack *kept = ONNX_NEW(c->im->env, stack, n_res + 1);
+    if (onnx_is_dim(in[0]->shape.dim[0])) onnx_refuse(c, "a batch of a size that a run gives");
     for (int64_t b = 0; b < in[0]->shape.dim[0]; b++) {
         for (int k = 0; k < n; k++) {
             if (in[k]->shape.rank < 1 || in[k]->shape.dim[0] != in[0]->shape.dim[0]) onnx_refuse(c, "its batch axes");

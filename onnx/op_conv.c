@@ -193,6 +193,7 @@ static void read_transposed(onnx_call *c, onnx_windows *w, int64_t *extra) {
         memset(w->before, 0, sizeof w->before), memset(w->after, 0, sizeof w->after);
     for (int i = 0; i < w->n; i++) {
         w->in[i] = onnx_shape(c, 0).dim[i + 2];
+        if (onnx_is_dim(w->in[i])) onnx_refuse(c, "axis %d has a size that a run gives", i + 2);
         extra[i] = given ? given[i] : 0;
         if (w->in[i] < 1 || extra[i] < 0) onnx_refuse(c, "an empty axis");
         cut_ends(c, w, i, extra[i], shape);

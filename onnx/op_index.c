@@ -23,6 +23,7 @@ static void check_within(onnx_call *c, int64_t n, int64_t size, int axis) {
 tn_tensor onnx_take_along(onnx_call *c, tn_tensor x, tn_tensor index, int axis) {
     tn_shape s = tn_tensor_shape(x), is = tn_tensor_shape(index), within = is;
     int64_t start[TN_MAX_RANK] = { 0 };
+    if (is.rank < 0 || s.rank < 0) onnx_refuse_graph(c);
     if (is.rank != s.rank) onnx_refuse(c, "indices of rank %d for rank %d", is.rank, s.rank);
     for (int i = 0; i < s.rank; i++)
         if (i != axis) check_within(c, is.dim[i], s.dim[i], i);

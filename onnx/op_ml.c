@@ -30,6 +30,7 @@ tn_tensor onnx_features(onnx_call *c, tn_shape *out) {
     if (elem == ELEM_STRING || onnx_elem_widened(elem)) onnx_refuse(c, "%s", onnx_elem_name(elem));
     if (s.rank == 1) s = TN_DIMS(1, s.dim[0]);
     if (s.rank != 2) onnx_refuse(c, "features of rank %d", s.rank);
+    if (onnx_is_dim(s.dim[1])) onnx_refuse(c, "as many features as a run gives");
     *out = s;
     return tn_reshape(tn_cast(onnx_t(c, 0), elem == ELEM_F64 ? TN_F64 : TN_F32), s);
 }

@@ -104,7 +104,15 @@ static int per_axis(onnx_call *c, int i, const char *what, int rank, int64_t *ax
     if (!named) n_axes = rank;
     for (int k = 0; k < n_axes && k < TN_MAX_RANK; k++) axes[k] = named ? onnx_axis(c, named[k], rank) : k;
     if (!onnx_has(c, i)) return n_axes;
-    double *v = onnx_known_floats(c, i, what, &n);
+    double *v;
+    if (onnx_in(c, i)->sizes) { /* a size that stays is -1 */
+        const int64_t *sizes = onnx_sizes(c, i, what, &n);
+        v = ONNX_NEW(c->im->env, double, n + 1);
+        for (int k = 0; k < n && n == n_axes; k++)
+            v[k] = onnx_is_dim(sizes[k]) && sizes[k] == onnx_shape(c, 0).dim[axes[k]] ? -1 : (double)sizes[k];
+    } else {
+        v = onnx_known_floats(c, i, what, &n);
+    }
     if (!n) return n_axes; /* empty: not given */
     if (n != n_axes * (!strcmp(what, "region") + 1)) onnx_refuse(c, "its %s has %d numbers", what, n);
     *out = v;
@@ -123,6 +131,10 @@ static void read_sizes(onnx_call *c, resize *r, int scales_at) {
     r->out = r->in;
     for (int k = 0; k < n; k++) {
         int64_t i = axes[k];
+        if (onnx_is_dim(r->in.dim[i])) {
+            if (sizes ? sizes[k] != -1 : scales[k] != 1) onnx_refuse(c, "axis %d has a size that a run gives", (int)i);
+            continue;
+        }
         double size = sizes ? sizes[k] : floor((double)r->in.dim[i] * scales[k]);
         if (!(size >= 0 && size < 1 << 30)) onnx_refuse(c, "%g elements along axis %d", size, (int)i);
         r->out.dim[i] = (int64_t)size;
@@ -156,6 +168,9 @@ void onnx_op_upsample(onnx_call *c) {
         if (!a || a->type != ATTR_FLOATS || a->n != r.in.rank) onnx_refuse(c, "attribute scales");
         r.out = r.in;
         for (int i = 0; i < r.in.rank; i++) {
+            if (onnx_is_dim(r.in.dim[i]) && a->floats[i] != 1) onnx_refuse(c, "axis %d has a size that a run gives", i);
+            r.scale[i] = 1, r.roi[i + r.in.rank] = 1;
+            if (onnx_is_dim(r.in.dim[i])) continue;
             double size = floor((double)r.in.dim[i] * (double)a->floats[i]);
             if (!(size >= 0 && size < 1 << 30)) onnx_refuse(c, "%g elements along axis %d", size, i);
             r.scale[i] = (double)a->floats[i], r.length[i] = size, r.out.dim[i] = (int64_t)size, r.roi[i + r.in.rank] = 1;

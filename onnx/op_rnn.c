@@ -54,9 +54,11 @@ static void read_shapes(onnx_call *c, rnn *r) {
     tn_shape x = onnx_shape(c, 0), w = onnx_shape(c, 1), h = onnx_shape(c, 2);
     if (x.rank != 3 || w.rank != 3 || h.rank != 3) onnx_refuse(c, "operands that are not of rank 3");
     r->steps = x.dim[r->batch_first], r->batch = x.dim[!r->batch_first], r->in = x.dim[2], r->hidden = h.dim[2];
+    if (onnx_is_open(w) || onnx_is_open(h)) onnx_refuse(c, "weights of a size that a run gives");
     int64_t rows = r->gates * r->hidden;
     if (w.dim[0] != r->n_dirs || w.dim[1] != rows || w.dim[2] != r->in || h.dim[1] != rows || h.dim[0] != r->n_dirs)
         onnx_refuse(c, "its shapes");
+    if (onnx_is_dim(r->steps)) onnx_refuse(c, "as many steps as a run gives");
     if (r->steps < 1 || r->steps > 4096) onnx_refuse(c, "%lld steps", (long long)r->steps);
     if (onnx_attr_int(c, "hidden_size", r->hidden) != r->hidden) onnx_refuse(c, "attribute hidden_size");
 }

@@ -86,7 +86,7 @@ static tn_tensor decide(onnx_call *c, const trees *t, tn_tensor x, tn_tensor spl
 static tn_tensor descend(onnx_call *c, const trees *t, tn_tensor x, tn_shape s) {
     tn_shape both = TN_DIMS(s.dim[0], t->n_trees);
     tn_tensor at = tn_expand(tn_reshape(onnx_ints_const(c, t->root, t->n_trees), TN_DIMS(1, t->n_trees)), both);
-    tn_tensor flat = tn_reshape(x, TN_DIMS(s.dim[0] * s.dim[1])),
+    tn_tensor flat = tn_reshape(x, TN_DIMS(onnx_dim(c, '*', s.dim[0], s.dim[1]))),
               row = tn_mul_scalar(tn_iota(c->g, TN_I64, both, 0), (double)s.dim[1]);
     tn_tensor splits = tn_cast(tn_const(c->g, TN_F64, TN_DIMS(t->n), t->split), tn_tensor_dtype(x));
     for (int level = 0; level < t->depth; level++) {

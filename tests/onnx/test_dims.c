@@ -378,6 +378,73 @@ static void test_ops(void **state) {
     RUNS(13, F32, &none, NODES("MatMul x k -> h", "Softmax h -> y"), ARRAYS(X3, WEIGHT("k", 4, 3)));
 }
 
+#define WHOLE(name, elem, type, ...)                                                                                           \
+    (array) {                                                                                                                  \
+        name, elem, 1, { (int)(sizeof((type[]){ __VA_ARGS__ }) / sizeof(type)) }, (type[]){ __VA_ARGS__ },                     \
+            sizeof((type[]){ __VA_ARGS__ }), true, false                                                                       \
+    }
+
+static void test_layers(void **state) {
+    (void)state;
+    RUNS(14, F32, &standard, NODES("LSTM x w r b -> y h c ; hidden_size:i=3 ; direction:s=bidirectional"),
+         ARRAYS(IN("x", F32, 5, BATCH, 4), WEIGHT("w", 2, 12, 4), WEIGHT("r", 2, 12, 3), WEIGHT("b", 2, 24)));
+    RUNS(14, F32, &standard, NODES("GRU x w r _ n -> a y ; hidden_size:i=3 ; direction:s=reverse"),
+         ARRAYS(IN("x", F32, 5, BATCH, 4), WEIGHT("w", 1, 9, 4), WEIGHT("r", 1, 9, 3), IN("n", I32, BATCH)));
+    RUNS(23, F32, &standard, NODES("Attention q k v -> y ; is_causal:i=1"),
+         ARRAYS(IN("q", F32, BATCH, 2, SEQ, 4), IN("k", F32, BATCH, 2, SEQ, 4), IN("v", F32, BATCH, 2, SEQ, 4)));
+    RUNS(23, F32, &standard, NODES("Attention q k v m -> y ; q_num_heads:i=4 ; kv_num_heads:i=2"),
+         ARRAYS(IN("q", F32, BATCH, SEQ, 8), IN("k", F32, BATCH, SEQ, 4), IN("v", F32, BATCH, SEQ, 4), IN("m", F32, SEQ, SEQ)));
+    const trial past = {
+        { { "batch", 1, 3, 1 }, { "seq", 1, 4, 1 }, { "past seq", 1, 8, 1 } }, 3, { { 1, 1, 1 }, { 3, 4, 8 }, { 2, 1, 5 } }, 3
+    };
+    RUNS(23, F32, &past, NODES("Attention q k v _ pk pv -> y nk nv ; is_causal:i=1"),
+         ARRAYS(IN("q", F32, BATCH, 2, SEQ, 4), IN("k", F32, BATCH, 2, SEQ, 4), IN("v", F32, BATCH, 2, SEQ, 4),
+                IN("pk", F32, BATCH, 2, PAST, 4), IN("pv", F32, BATCH, 2, PAST, 4)));
+    RUNS(23, F32, &standard, NODES("RotaryEmbedding x c s -> y"),
+         ARRAYS(IN("x", F32, BATCH, 2, SEQ, 4), IN("c", F32, BATCH, SEQ, 2), IN("s", F32, BATCH, SEQ, 2)));
+    RUNS(17, F32, &standard,
+         NODES("com.microsoft.EmbedLayerNormalization i _ w p _ g b _ -> x n",
+               "com.microsoft.Attention x k kb -> a ; num_heads:i=2 ; unidirectional:i=1",
+               "com.microsoft.SkipLayerNormalization x a g b -> l", "com.microsoft.BiasGelu l b -> e",
+               "com.microsoft.MultiHeadAttention e l l _ m -> f ; num_heads:i=4", "com.microsoft.FastGelu f -> y"),
+         ARRAYS(IN("i", I32, BATCH, SEQ), WEIGHT("w", 5, 8), WEIGHT("p", 16, 8), WEIGHT("g", 8), WEIGHT("b", 8),
+                WEIGHT("k", 8, 24), WEIGHT("kb", 24), IN("m", I32, BATCH, SEQ)));
+    RUNS(13, F32, &standard, NODES("Resize x _ k -> y ; mode:s=linear"),
+         ARRAYS(IN("x", F32, BATCH, 3, 4, 5), WHOLE("k", F32, float, 1, 1, 2, 1.5f)));
+    RUNS(13, F32, &standard,
+         NODES("Shape x -> s", "Slice s zero two -> lead", "Concat lead size -> t ; axis:i=0", "Resize x _ _ t -> y"),
+         ARRAYS(IN("x", F32, BATCH, 3, 4, 5), INTS("zero", 0), INTS("two", 2), INTS("size", 6, 7)));
+    RUNS(9, F32, &standard, NODES("Upsample x k -> y"),
+         ARRAYS(IN("x", F32, BATCH, 3, 4, 5), WHOLE("k", F32, float, 1, 1, 2, 2)));
+    RUNS(13, F32, &standard, NODES("ConvTranspose x k b -> y ; strides:l=2,2 ; pads:l=1,1,0,0 ; output_padding:l=1,1"),
+         ARRAYS(IN("x", F32, BATCH, 4, 3, 5), WEIGHT("k", 4, 2, 3, 3), WEIGHT("b", 2)));
+    RUNS(13, F32, &standard, NODES("SoftmaxCrossEntropyLoss x t -> y ; reduction:s=mean"),
+         ARRAYS(IN("x", F32, BATCH, 3, SEQ), IN("t", I64, BATCH, SEQ)));
+    RUNS(17, I64, &standard,
+         NODES("ai.onnx.ml.LinearClassifier x -> y p ; coefficients:v=1,2,3,-1,-2,4 ; classlabels_ints:l=5,7,9"),
+         ARRAYS(IN("x", F32, BATCH, 2)));
+    RUNS(17, F32, &standard,
+         NODES("ai.onnx.ml.Imputer x -> i ; imputed_value_floats:v=0.5",
+               "ai.onnx.ml.Scaler i -> s ; offset:v=1,2 ; scale:v=2,3",
+               "ai.onnx.ml.TreeEnsembleRegressor s -> t ; n_targets:i=1 ; nodes_treeids:l=0,0,0 ; nodes_nodeids:l=0,1,2 ; "
+               "nodes_featureids:l=1,0,0 ; nodes_values:v=0.5,0,0 ; nodes_modes:t=BRANCH_LEQ,LEAF,LEAF ; "
+               "nodes_truenodeids:l=1,0,0 ; "
+               "nodes_falsenodeids:l=2,0,0 ; target_treeids:l=0,0 ; target_nodeids:l=1,2 ; target_ids:l=0,0 ; "
+               "target_weights:v=2,3",
+               "ai.onnx.ml.LinearRegressor s -> r ; coefficients:v=1,2", "Add r t -> y"),
+         ARRAYS(IN("x", F32, BATCH, 2)));
+    REFUSED("as many steps as a run gives", F32, NODES("RNN x w r -> y ; hidden_size:i=3"),
+            ARRAYS(IN("x", F32, SEQ, BATCH, 4), WEIGHT("w", 1, 3, 4), WEIGHT("r", 1, 3, 3)));
+    REFUSED("axis 3 has a size that a run gives", F32, NODES("Resize x _ k -> y"),
+            ARRAYS(IN("x", F32, BATCH, 3, 4, SEQ), WHOLE("k", F32, float, 1, 1, 2, 2)));
+    REFUSED("axis 3 has a size that a run gives", F32, NODES("ConvTranspose x k -> y"),
+            ARRAYS(IN("x", F32, BATCH, 3, 4, SEQ), WEIGHT("k", 3, 2, 3, 3)));
+    REFUSED("heads or features", F32, NODES("Attention q q q -> y ; q_num_heads:i=1 ; kv_num_heads:i=1"),
+            ARRAYS(IN("q", F32, BATCH, 3, SEQ)));
+    REFUSED("as many features as a run gives", F32, NODES("ai.onnx.ml.LinearRegressor x -> y ; coefficients:v=1,2"),
+            ARRAYS(X2));
+}
+
 /* A cache of past positions, as decoders have it, with a name that is no word. */
 static void test_past(void **state) {
     (void)state;
@@ -398,8 +465,8 @@ static void test_past(void **state) {
 static void test_refused(void **state) {
     (void)state;
     const array one = INTS("one", 1), two = INTS("two", 2), s1 = INT("s1", 1);
-    REFUSED("Resize (y): operand 0 has a size that a run gives", F32, NODES("Resize x _ k -> y"),
-            ARRAYS(IN("x", F32, BATCH, 3, 4, SEQ), WEIGHT("k", 4)));
+    REFUSED("GridSample (y): operand 0 has a size that a run gives", F32, NODES("GridSample x k -> y"),
+            ARRAYS(IN("x", F32, BATCH, 3, 4, SEQ), IN("k", F32, BATCH, 2, 2, 2)));
     REFUSED("NonZero", I64, NODES("NonZero x -> y"), ARRAYS(X2));
     REFUSED("axis 1 has a size that a run gives", F32, NODES("Squeeze x one -> y"), ARRAYS(X3, one));
     REFUSED("axis 1 and its new size are not always equal", F32, NODES("Expand x s -> y"), ARRAYS(X3, INTS("s", 1, 5, 4)));
@@ -499,9 +566,10 @@ static void test_runs(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mlp),     cmocka_unit_test(test_cnn),   cmocka_unit_test(test_transformer),
-        cmocka_unit_test(test_shapes),  cmocka_unit_test(test_ops),   cmocka_unit_test(test_past),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_wrong), cmocka_unit_test(test_runs),
+        cmocka_unit_test(test_mlp),    cmocka_unit_test(test_cnn),     cmocka_unit_test(test_transformer),
+        cmocka_unit_test(test_shapes), cmocka_unit_test(test_ops),     cmocka_unit_test(test_past),
+        cmocka_unit_test(test_layers), cmocka_unit_test(test_refused), cmocka_unit_test(test_wrong),
+        cmocka_unit_test(test_runs),
     };
     return cmocka_run_group_tests(tests, setup_weights, NULL);
 }
