@@ -330,11 +330,7 @@ tn_tensor tn_nn_batch_norm(tn_tensor x, tn_nn_batch_norm_opts o, const char *nam
     tn_dtype t = tn_tensor_dtype(x);
     tn_shape channels = TN_DIMS(s.dim[s.rank - 1]);
     int64_t axes[TN_MAX_RANK];
-    double rows = 1;
-    for (int i = 0; i < s.rank - 1; i++) {
-        axes[i] = i;
-        rows *= (double)s.dim[i];
-    }
+    for (int i = 0; i < s.rank - 1; i++) axes[i] = i;
     double eps = o.eps != 0 ? o.eps : 1e-5, share = o.momentum != 0 ? o.momentum : 0.1;
     tn_tensor mean = nn_state(x.graph, t, name, "mean", channels, NN_ZEROS);
     tn_tensor var = nn_state(x.graph, t, name, "var", channels, NN_ONES);
@@ -346,6 +342,6 @@ tn_tensor tn_nn_batch_norm(tn_tensor x, tn_nn_batch_norm_opts o, const char *nam
     tn_tensor m = tn_mean(x, axes, s.rank - 1, 1), d = tn_sub(x, m), v = tn_mean(tn_mul(d, d), axes, s.rank - 1, 1);
     if (!v.id) return v;
     follow(mean, m, share);
-    follow(var, tn_mul_scalar(v, rows > 1 ? rows / (rows - 1) : 1), share);
+    follow(var, nn_unbiased(v, nn_product(x.graph, s.dim, s.rank - 1), 1, true), share);
     return scale_shift(tn_mul(d, tn_rsqrt(tn_add_scalar(v, eps))), name);
 }

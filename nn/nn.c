@@ -56,6 +56,14 @@ int64_t nn_product(tn_graph *g, const int64_t *dims, int n) {
 tn_tensor nn_size_like(tn_tensor x, int64_t size) {
     return size >= 0 ? nn_scalar(x, (double)size) : tn_cast(tn_dim_value(x.graph, size), tn_tensor_dtype(x));
 }
+tn_tensor nn_unbiased(tn_tensor v, int64_t n, int correction, bool one_is_enough) {
+    if (n >= 0) {
+        double less = (double)(n - correction);
+        return tn_mul_scalar(v, (double)n / (one_is_enough && less < 1 ? 1 : less));
+    }
+    tn_tensor all = tn_cast(tn_dim_value(v.graph, n), TN_F64), less = tn_add_scalar(all, -correction);
+    return tn_mul(v, tn_cast(tn_div(all, one_is_enough ? tn_max_scalar(less, 1) : less), tn_tensor_dtype(v)));
+}
 tn_tensor nn_by_size(tn_tensor x, int64_t size) {
     return size >= 0 ? tn_mul_scalar(x, (double)size) : tn_mul(x, nn_size_like(x, size));
 }

@@ -67,6 +67,8 @@ int64_t nn_times(tn_graph *g, int64_t x, int64_t y);
 int64_t nn_plus(tn_graph *g, int64_t x, int64_t n); /* n: a number */
 int64_t nn_product(tn_graph *g, const int64_t *dims, int n);
 tn_tensor nn_size_like(tn_tensor x, int64_t size);
+/* A mean of n squares as that of n - correction of them; one_is_enough: of 1 at least. */
+tn_tensor nn_unbiased(tn_tensor v, int64_t n, int correction, bool one_is_enough);
 tn_tensor nn_by_size(tn_tensor x, int64_t size);
 int64_t nn_least(tn_graph *g, int64_t size); /* that it may be */
 int64_t nn_most(tn_graph *g, int64_t size);

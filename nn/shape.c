@@ -8,10 +8,10 @@ tn_tensor tn_nn_var(tn_tensor x, const int64_t *axes, int n_axes, int correction
     tn_tensor d = tn_sub(x, tn_mean(x, axes, n_axes, 1)), v = tn_mean(tn_mul(d, d), axes, n_axes, keep);
     tn_shape s = tn_tensor_shape(x);
     if (!v.id || !correction) return v;
-    double n = 1;
+    int64_t n = 1;
     for (int i = 0; i < (n_axes < 0 ? s.rank : n_axes); i++)
-        n *= (double)s.dim[n_axes < 0 ? i : axes[i] < 0 ? axes[i] + s.rank : axes[i]];
-    return tn_mul_scalar(v, n / (n - correction));
+        n = nn_times(x.graph, n, s.dim[n_axes < 0 ? i : axes[i] < 0 ? axes[i] + s.rank : axes[i]]);
+    return nn_unbiased(v, n, correction, false);
 }
 /* The square root of a sum of squares. At 0 the derivative of the root is infinite and that of the squares is 0: their product
  * would be NaN. It is 0 here, as in PyTorch. */
@@ -27,6 +27,7 @@ tn_tensor tn_nn_norm(tn_tensor x, const int64_t *axes, int n_axes, int keep) {
     return root(tn_sum(tn_mul(x, x), axes, n_axes, keep));
 }
 
+static int64_t plus(tn_graph *g, int64_t x, int64_t y) { return x >= 0 && y >= 0 ? x + y : tn_dim_add(g, x, y); }
 /* count elements of axis from start. */
 static tn_tensor part(tn_tensor x, int axis, int64_t start, int64_t count) {
     tn_shape s = tn_tensor_shape(x);
@@ -34,7 +35,7 @@ static tn_tensor part(tn_tensor x, int axis, int64_t start, int64_t count) {
     if (s.rank < 0) return x;
     if (start == 0 && count == s.dim[axis]) return x;
     from[axis] = start;
-    s.dim[axis] = start + count;
+    s.dim[axis] = plus(x.graph, start, count);
     return tn_slice(x, from, s.dim, NULL, s.rank);
 }
 
@@ -113,8 +114,8 @@ void tn_nn_split(tn_tensor x, int axis, const int64_t *sizes, int n, tn_tensor *
     bool fits = nn_axis(x, "tn_nn_split", axis, &a);
     int64_t at = 0, size = fits ? tn_tensor_shape(x).dim[a] : 0;
     for (int i = 0; fits && i < n; i++) {
-        fits = sizes[i] >= 0 && sizes[i] <= size - at;
-        at += fits ? sizes[i] : 0;
+        fits = nn_is_size(sizes[i]) && (sizes[i] < 0 || at < 0 || size < 0 || sizes[i] <= size - at);
+        at = fits ? plus(x.graph, at, sizes[i]) : 0;
     }
     if (tn_tensor_shape(x).rank > 0 && (!fits || at != size))
         nn_fail(x.graph, TN_ERR_SHAPE, "tn_nn_split: the sizes do not add up to axis %d of size %lld", axis, (long long)size);
@@ -122,7 +123,7 @@ void tn_nn_split(tn_tensor x, int axis, const int64_t *sizes, int n, tn_tensor *
     at = 0;
     for (int i = 0; i < n; i++) {
         out[i] = fits ? part(x, a, at, sizes[i]) : (tn_tensor){ x.graph, 0 };
-        at += fits ? sizes[i] : 0;
+        at = fits ? plus(x.graph, at, sizes[i]) : 0;
     }
 }
 
@@ -132,14 +133,15 @@ void tn_nn_split(tn_tensor x, int axis, const int64_t *sizes, int n, tn_tensor *
 static tn_tensor repeated(tn_tensor x, int axis, int64_t reps, bool each, const char *fn) {
     tn_shape s = tn_tensor_shape(x), with, big;
     if (s.rank < 0 || reps == 1) return x;
-    int64_t total;
-    if (reps < 0 || s.rank == TN_MAX_RANK || __builtin_mul_overflow(s.dim[axis], reps, &total))
+    int64_t total = 0;
+    bool of_run = reps < 0 || s.dim[axis] < 0;
+    if (!nn_is_size(reps) || s.rank == TN_MAX_RANK || (!of_run && __builtin_mul_overflow(s.dim[axis], reps, &total)))
         return nn_fail(x.graph, TN_ERR_INVAL, "%s: %lld times axis %d of size %lld, rank %d", fn, (long long)reps, axis,
                        (long long)s.dim[axis], s.rank);
     with = fit_new_axis(s, each ? axis + 1 : axis);
     big = with;
     big.dim[each ? axis + 1 : axis] = reps;
-    s.dim[axis] = total;
+    s.dim[axis] = of_run ? nn_times(x.graph, s.dim[axis], reps) : total;
     return tn_reshape(tn_expand(tn_reshape(x, with), big), s);
 }
 
@@ -161,35 +163,41 @@ tn_tensor tn_nn_repeat(tn_tensor x, int64_t reps, int axis) {
 tn_tensor tn_nn_roll(tn_tensor x, int64_t shift, int axis) {
     int a = 0;
     if (!nn_axis(x, "tn_nn_roll", axis, &a)) return (tn_tensor){ x.graph, 0 };
-    int64_t d = tn_tensor_shape(x).dim[a], k = d ? shift % d : 0;
-    if (k < 0) k += d;
+    int64_t d = tn_tensor_shape(x).dim[a], least = nn_least(x.graph, d), k = shift;
+    if (d >= 0)
+        k = d ? shift % d : 0;
+    else if (shift > least || shift < -least)
+        return nn_fail(x.graph, TN_ERR_UNSUPPORTED, "tn_nn_roll: by %lld along an axis that may have %lld elements",
+                       (long long)shift, (long long)least);
     if (k == 0) return x;
-    return tn_concat((tn_tensor[]){ part(x, a, d - k, k), part(x, a, 0, d - k) }, 2, a);
+    int64_t first = k > 0 ? nn_plus(x.graph, d, -k) : -k, rest = k > 0 ? k : nn_plus(x.graph, d, k);
+    return tn_concat((tn_tensor[]){ part(x, a, first, rest), part(x, a, 0, first) }, 2, a);
 }
 
 tn_tensor tn_nn_pad(tn_tensor x, int axis, int64_t before, int64_t after, tn_nn_pad_mode mode) {
     int a = 0;
     if (!nn_axis(x, "tn_nn_pad", axis, &a)) return (tn_tensor){ x.graph, 0 };
     tn_shape s = tn_tensor_shape(x);
-    int64_t d = s.dim[a], most = mode == TN_NN_PAD_EDGE ? INT64_MAX - d : mode == TN_NN_PAD_WRAP ? d : d - 1, ax = a;
+    int64_t d = s.dim[a], least = nn_least(x.graph, d), ax = a;
+    int64_t most = mode == TN_NN_PAD_EDGE ? INT64_MAX - least : mode == TN_NN_PAD_WRAP ? least : least - 1;
     if (mode != TN_NN_PAD_EDGE && mode != TN_NN_PAD_REFLECT && mode != TN_NN_PAD_WRAP)
         return nn_fail(x.graph, TN_ERR_INVAL, "tn_nn_pad: there is no mode %d", (int)mode);
-    if (d == 0 || before < 0 || after < 0 || before > most || after > most)
+    if (least < 1 || before < 0 || after < 0 || before > most || after > most)
         return nn_fail(x.graph, TN_ERR_SHAPE, "tn_nn_pad: axis of size %lld padded by %lld and %lld", (long long)d,
                        (long long)before, (long long)after);
     tn_tensor l = { x.graph, 0 }, r = l;
     if (mode == TN_NN_PAD_WRAP) {
-        l = part(x, a, d - before, before);
+        l = part(x, a, nn_plus(x.graph, d, -before), before);
         r = part(x, a, 0, after);
     } else if (mode == TN_NN_PAD_REFLECT) {
         l = tn_flip(part(x, a, before ? 1 : 0, before), &ax, 1);
-        r = tn_flip(part(x, a, after ? d - 1 - after : 0, after), &ax, 1);
+        r = tn_flip(part(x, a, after ? nn_plus(x.graph, d, -1 - after) : 0, after), &ax, 1);
     } else {
         tn_shape border = s;
         border.dim[a] = before;
         l = tn_expand(part(x, a, 0, 1), border);
         border.dim[a] = after;
-        r = tn_expand(part(x, a, d - 1, 1), border);
+        r = tn_expand(part(x, a, nn_plus(x.graph, d, -1), 1), border);
     }
     tn_tensor parts[3];
     int n = 0;

@@ -14,7 +14,7 @@ except (ImportError, AttributeError):
     raise unittest.SkipTest("no PyTorch here")
 
 import tenon.torch
-from test_torch import Block, Gpt, Residual, fallbacks, left
+from test_torch import MODULES, Block, Gpt, Residual, fallbacks, left
 
 
 class Images(nn.Module):
@@ -168,6 +168,19 @@ class Sizes(unittest.TestCase):
     def test_sizes_as_numbers(self):
         draws = [(torch.randn(b, t, 6), n) for b, t, n in ((4, 5, 2), (5, 4, 4), (6, 7, 3), (8, 6, 2))]
         self.each(sizes_in_use, draws, programs=2)
+        self.assertEqual(fallbacks, [])
+
+    def test_modules(self):
+        for name in ("einsum", "slices", "cosine", "instance norm", "losses", "gather", "unfold", "distances", "bilinear", "transposed, grouped"):
+            with self.subTest(name):
+                torch._dynamo.reset()
+                make, draw = MODULES[name]
+                x = draw()
+                self.each(make(), [(torch.cat([x] * n) + torch.randn(n * x.shape[0], *x.shape[1:]) * 0.1,) for n in (1, 2, 3)])
+
+    def test_statistics(self):
+        f = lambda x: (x.std(-1), x.var(), x.roll(2, 1), torch.cat([x, x], 1).roll(-1, 1), x[:1].repeat(x.shape[1], 2), *x.split([1, x.shape[1] - 1], 1))  # noqa: E731
+        self.each(f, [(torch.randn(b, t),) for b, t in ((3, 6), (6, 5), (5, 7))], programs=2)
         self.assertEqual(fallbacks, [])
 
     def test_training(self):

@@ -102,6 +102,17 @@ static void batches(tn_graph *g, const int64_t *d) { /* of signals and matrices,
                    TN_DIMS(1, 1, 3, 3));
     tn_output(tn_linalg_cholesky(tn_add(square, eye)), "root");
 }
+static void rearranged(tn_graph *g, const int64_t *d) { /* and statistics */
+    tn_tensor x = floats(g, "x", TN_DIMS(plus(g, d[N], 3), d[M])), columns = floats(g, "columns", TN_DIMS(2, plus(g, d[K], 3)));
+    tn_output(tn_nn_var(x, TN_ALL_AXES, 1, 0), "var"), tn_output(tn_nn_std(x, (int64_t[]){ 0 }, 1, 1, 1), "std");
+    tn_output(tn_nn_roll(x, 2, 0), "on"), tn_output(tn_nn_roll(columns, -3, 1), "back");
+    tn_output(tn_nn_tile(columns, (int64_t[]){ d[M], 2 }, 2), "tiles"), tn_output(tn_nn_repeat(x, 3, 0), "repeated");
+    for (int mode = 0; mode < 3; mode++)
+        tn_output(tn_nn_pad(columns, 1, 1, 2, (tn_nn_pad_mode)mode), (const char *[]){ "border0", "border1", "border2" }[mode]);
+    tn_tensor parts[3];
+    tn_nn_split(x, 0, (int64_t[]){ 1, d[N], 2 }, 3, parts);
+    for (int i = 0; i < 3; i++) tn_output(parts[i], (const char *[]){ "part0", "part1", "part2" }[i]);
+}
 static void values(tn_graph *g, const int64_t *d) {
     int64_t lo, hi, both = d[N] >= 0 ? d[N] * d[M] : tn_dim_mul(g, d[N], d[M]);
     tn_output(tn_dim_value(g, d[N]), "n"), tn_output(tn_dim_value(g, both), "area");
@@ -113,9 +124,10 @@ static void values(tn_graph *g, const int64_t *d) {
 static const struct {
     const char *name;
     void (*build)(tn_graph *g, const int64_t *d);
-} groups[] = { { "by places", by_places }, { "search", by_search },    { "segments", segments }, { "sparse", sparse },
-               { "ragged", ragged },       { "attention", attention }, { "sets", sets },         { "running", running },
-               { "batches", batches },     { "values", values } };
+} groups[] = { { "by places", by_places }, { "search", by_search },     { "segments", segments },
+               { "sparse", sparse },       { "ragged", ragged },        { "attention", attention },
+               { "sets", sets },           { "running", running },      { "batches", batches },
+               { "values", values },       { "rearranged", rearranged } };
 
 static tn_session *compiled(tn_ctx *ctx, int group, const int64_t *d, tn_mode mode, tn_graph **g, tn_program **p) {
     tn_session *s;
