@@ -865,6 +865,38 @@ ARENA_TEST(test_contracted) {
     }
 }
 
+/* A sum of selects that all but one element leave +0 asks where that element is; any other sum goes through all. */
+ARENA_TEST(test_only_element) {
+    static const struct {
+        const char *otherwise, *begins, *condition, *picked, *update;
+        bool asks;
+    } cases[] = { { "0.0", "add 0.0", "eq %5, %2", "%6, %7, %1", "", true },
+                  { "0.0", "add 0.0", "eq %2, %5", "%6, %7, %1", "", true },
+                  { "1.0", "add 0.0", "eq %5, %2", "%6, %7, %1", "", false },
+                  { "-0.0", "add 0.0", "eq %5, %2", "%6, %7, %1", "", false },
+                  { "0.0", "add -0.0", "eq %5, %2", "%6, %7, %1", "", false },
+                  { "0.0", "add 0.0", "lt %5, %2", "%6, %7, %1", "", false },
+                  { "0.0", "add 0.0", "eq %5, %2", "%6, %1, %7", "", false },
+                  { "0.0", "add 0.0", "eq %5, %2", "%6, %7, %1", " update %3 add %9  f32\n", false },
+                  { "0.0", "add 0.0", "eq %5, %2", "%6, %7, %1", " store b0[8*i] step 1, %7  f32x8\n", false } };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        const char *text = arena_printf(
+            a,
+            "kernel @k(b0 inout f32[64], b1 in i32[1], b2 out f32[8]) tiled blocks 1 threads 8 {\n var i = 8\n"
+            " %%1 = const %s  f32\n %%2 = load b1[0]  i32\n %%3 = acc %s  f32\n loop i = 0 .. 8 step 1 block-threads\n"
+            " %%5 = index 8*i step 1  i32x8\n %%6 = %s  i32x8\n %%7 = load b0[8*i] step 1  f32x8\n"
+            " %%8 = select %s  f32x8\n %%9 = lane-reduce %%8 add of 8 lanes  f32\n update %%3 add %%9  f32\n%s end\n"
+            " loop i = 0 .. 8 step 1 block-threads\n store b2[i], %%3  f32\n end\n}",
+            cases[i].otherwise, cases[i].begins, cases[i].condition, cases[i].picked, cases[i].update);
+        plan p = { .a = a };
+        VEC_PUSH(a, &p.kernels, (pkernel){ .k = kernel_parse(a, text, strlen(text), "t") });
+        str cuda;
+        str_init(&cuda, a);
+        emit_gpu(&p, GPU_CUDA, &cuda);
+        assert_int_equal(cases[i].asks, strstr(cuda.s, "if ((u32x1)v2 - (u32x1)(i0 * 8) < 8u) {") != NULL);
+    }
+}
+
 /* Rows whose length a run gives are thread blocks, as long literal ones are; short ones are threads. */
 ARENA_TEST(test_rows_of_a_run) {
     static const char *const texts[] = {
@@ -886,13 +918,13 @@ ARENA_TEST(test_rows_of_a_run) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_problems),      cmocka_unit_test(test_large),       cmocka_unit_test(test_tiles_apart),
-        cmocka_unit_test(test_tiles),         cmocka_unit_test(test_approximate), cmocka_unit_test(test_contracted),
-        cmocka_unit_test(test_rows_of_a_run), cmocka_unit_test(test_clusters),    cmocka_unit_test(test_carried),
-        cmocka_unit_test(test_never_full),    cmocka_unit_test(test_accesses),    cmocka_unit_test(test_parting),
-        cmocka_unit_test(test_reduced),       cmocka_unit_test(test_texts),       cmocka_unit_test(test_tiles),
-        cmocka_unit_test(test_across),        cmocka_unit_test(test_rows),        cmocka_unit_test(test_scatter),
-        cmocka_unit_test(test_random_graphs)
+        cmocka_unit_test(test_problems),      cmocka_unit_test(test_large),        cmocka_unit_test(test_tiles_apart),
+        cmocka_unit_test(test_tiles),         cmocka_unit_test(test_approximate),  cmocka_unit_test(test_contracted),
+        cmocka_unit_test(test_rows_of_a_run), cmocka_unit_test(test_clusters),     cmocka_unit_test(test_carried),
+        cmocka_unit_test(test_never_full),    cmocka_unit_test(test_accesses),     cmocka_unit_test(test_parting),
+        cmocka_unit_test(test_reduced),       cmocka_unit_test(test_texts),        cmocka_unit_test(test_tiles),
+        cmocka_unit_test(test_across),        cmocka_unit_test(test_rows),         cmocka_unit_test(test_scatter),
+        cmocka_unit_test(test_only_element),  cmocka_unit_test(test_random_graphs)
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -645,6 +645,33 @@ static void print_loop(clike *e, const kins *in, reg r) {
     if (!e->l->gpu && unroll > 1) clike_forget_taps(e, r, unroll);
 }
 
+/* The number of the only element that a nest which begins with index r adds to a sum, or 0: vectors without it add what a
+ * select makes +0, and a sum that begins with +0 never comes to -0, which that would change. */
+static reg only_element(const clike *e, reg r) {
+    const kins *k = e->k->ins.at, *index = &k[r];
+    reg hot = 0, picked = 0, part = 0, sum = 0, number = 0, i = r + 1;
+    if (!e->l->gpu || k[r - 1].op != K_LOOP || index->dtype != TN_I32 || index->lanes < 4 || index->lane_stride != 1) return 0;
+    for (; k[i].op != K_END; i++) {
+        const kins *in = &k[i], *zero = &k[in->c];
+        bool eq = in->op == K_ALU && in->alu == OP_eq && (in->a == r || in->b == r);
+        if (sum ||
+            (in->op == K_UPD && (!part || in->a != part || in->alu != OP_add || k[in->c].imm != 0 || signbit(k[in->c].imm))))
+            return 0;
+        if (in->op == K_UPD)
+            sum = i;
+        else if (eq)
+            hot = i, number = in->a == r ? in->b : in->a;
+        else if (hot && in->op == K_ALU && in->alu == OP_select && in->a == hot && zero->op == K_CONST &&
+                 dtype_is_float((tn_dtype)zero->dtype) && zero->imm == 0 && !signbit(zero->imm))
+            picked = i;
+        else if (picked && in->op == K_LANE_REDUCE && in->a == picked && in->alu == OP_add && in->combined == index->lanes)
+            part = i;
+        else if (in->op != K_LOAD && in->op != K_ALU && in->op != K_CAST)
+            return 0;
+    }
+    return sum && number < r && k[number].lanes <= 1 ? number : 0;
+}
+
 static void print_instruction(clike *e, reg r);
 
 /* A few lanes are a statement each, which compiles faster than a loop. */
@@ -669,6 +696,7 @@ static void print_instruction(clike *e, reg r) {
         return;
     }
     if (in->op == K_END) {
+        if (e->only) clike_line(e), str_add(e->out, "}\n"), e->only = 0;
         bool braces = e->braces.at[--e->braces.n];
         while (e->bases.n && e->bases.at[e->bases.n - 1].depth > e->braces.n) e->bases.n--;
         if (!braces) return;
@@ -712,6 +740,13 @@ static void print_instruction(clike *e, reg r) {
         str_add(e->out, ");\n");
         return;
     case K_INDEX:
+        if ((e->only = only_element(e, r)) != 0) {
+            clike_need(e, TN_I32, 1);
+            str_add(e->out, "if ((u32x1)"), clike_register(e, e->only), str_add(e->out, " - (u32x1)(");
+            clike_affine(e, in->idx, 0);
+            str_addf(e->out, ") < %du) {\n", in->lanes);
+            clike_line(e);
+        }
         print_index(e, in, r);
         return;
     case K_LOAD:

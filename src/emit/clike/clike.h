@@ -92,6 +92,7 @@ typedef struct clike {
     bool reduces_index;
     bool any_bulk; /* of any kernel */
     clike_bulk bulk;
+    reg only;           /* of an open nest that goes on only where a vector has the element of this number */
     reg vector;         /* of the last product in lanes, */
     bool back;          /* which went over them from the last to the first */
     const char *prefix; /* that names of kernels begin with */
