@@ -7,6 +7,7 @@
 #include "tenon/tenon_ir.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 /* ---- names to values ---- */
 
@@ -405,15 +406,38 @@ static const tn_onnx_range *find_range(const onnx_import *im, const char *name) 
         if (im->opts.ranges[i].name && !strcmp(im->opts.ranges[i].name, name)) return &im->opts.ranges[i];
     return NULL;
 }
+static int64_t dim_of(onnx_import *im, const tn_onnx_range *r) {
+    im->seen[r - im->opts.ranges] = true;
+    return tn_dim(im->g, word_of(im->env, r->name), r->lo, r->hi, r->multiple_of);
+}
+/* "past + seq", "past + 1": names with ranges or sizes, and numbers, as exporters write them. -1: it is no such sum. */
+static int64_t open_sum(onnx_import *im, const char *text) {
+    int64_t sum = 0;
+    bool any = false;
+    for (const char *at = text, *end; at; at = end) {
+        end = strchr(at, '+');
+        size_t n = end ? (size_t)(end++ - at) : strlen(at);
+        while (n && *at == ' ') at++, n--;
+        while (n && at[n - 1] == ' ') n--;
+        char *name = onnx_format(im->env, "%.*s", (int)n, at);
+        const tn_onnx_range *r = find_range(im, name);
+        bool number = n && n < 10 && strspn(name, "0123456789") == n;
+        int64_t term = r ? dim_of(im, r) : number ? atoll(name) : size_of(im, name);
+        if (!r && term < 0) return -1;
+        any |= r != NULL;
+        sum = tn_dim_add(im->g, sum, term);
+    }
+    return any ? sum : -1;
+}
 /* The dim of axis i where the caller gives a range for it, by its place or its name; else -1. size: of the value, or -1. */
 static int64_t open_dim(onnx_import *im, const tn_onnx_port *p, int i, const char *place, int64_t size) {
     const tn_onnx_range *r = find_range(im, place);
     if (!r && p->rank > i && p->dim[i] < 0) r = find_range(im, p->symbol[i]);
-    if (!r) return -1;
-    im->seen[r - im->opts.ranges] = true;
-    int64_t by = r->multiple_of, dim = tn_dim(im->g, word_of(im->env, r->name), r->lo, r->hi, by);
+    bool sum = !r && im->opts.n_ranges && p->rank > i && p->dim[i] < 0 && p->symbol[i] && strchr(p->symbol[i], '+');
+    if (!r && !sum) return -1;
+    int64_t by = r ? r->multiple_of : 1, dim = r ? dim_of(im, r) : open_sum(im, p->symbol[i]);
     if (tn_graph_status(im->g)) onnx_fail(im->env, TN_ERR_INVAL, "input '%s': %s", p->name, tn_ctx_error(im->env->ctx));
-    if (size >= 0 && (size < r->lo || size > r->hi || size % by))
+    if (r && size >= 0 && (size < r->lo || size > r->hi || size % by))
         onnx_fail(im->env, TN_ERR_INVAL, "dim %d of input '%s' is %lld: expected %lld to %lld, a multiple of %lld", i, p->name,
                   (long long)size, (long long)r->lo, (long long)r->hi, (long long)by);
     return dim;

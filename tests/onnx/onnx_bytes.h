@@ -31,13 +31,13 @@ static inline void put_message(bytes *b, uint32_t field, const bytes *inner) { p
 
 enum { F32 = 1, I32 = 6, I64 = 7 }; /* TensorProto.DataType */
 
-/* Dims below 0 are named: -1 is "batch", -2 "seq", -3 "past seq". */
+/* Dims below 0 are named: -1 is "batch", -2 "seq", -3 "past seq", -4 their sum. */
 static inline void put_port(bytes *graph, uint32_t field, const char *name, int elem, const int64_t *dims, int rank) {
     bytes *m = calloc(4, sizeof *m), *shape = m + 1, *type = m + 2, *tensor = m + 3;
     for (int i = 0; i < rank; i++) {
         bytes dim = { .n = 0 };
         if (dims[i] < 0)
-            put_text(&dim, 2, (const char *const[]){ "batch", "seq", "past seq" }[-1 - dims[i]]);
+            put_text(&dim, 2, (const char *const[]){ "batch", "seq", "past seq", "past seq + seq" }[-1 - dims[i]]);
         else
             put_int(&dim, 1, (uint64_t)dims[i]);
         put_message(shape, 1, &dim);

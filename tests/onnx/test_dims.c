@@ -5,8 +5,8 @@
 
 #include <math.h>
 
-enum { BATCH = -1, SEQ = -2, PAST = -3, ROOM = 1 << 16 };
-static const char *const names[] = { "batch", "seq", "past seq" };
+enum { BATCH = -1, SEQ = -2, PAST = -3, TOTAL = -4 };
+static const char *const names[] = { "batch", "seq", "past seq", "past seq + seq" };
 static const char *const words[] = { "batch", "seq", "past_seq" }; /* as the graph has them */
 
 /* One import as a program, with room for what its slots hold. */
@@ -109,7 +109,7 @@ static const char *verdict(const char *const *nodes, int n_nodes, const array *i
     bool used[3] = { false };
     for (int i = 0; i < n_in; i++)
         for (int k = 0; k < in[i].rank; k++)
-            if (in[i].dim[k] < 0) used[-1 - in[i].dim[k]] = true;
+            if (in[i].dim[k] < 0 && in[i].dim[k] != TOTAL) used[-1 - in[i].dim[k]] = true;
     tn_onnx_range ranges[3];
     for (int i = 0; i < x->n_ranges; i++)
         if (used[i]) ranges[o.n_ranges++] = x->ranges[i];
@@ -124,13 +124,13 @@ static const char *verdict(const char *const *nodes, int n_nodes, const array *i
         made open = compiled(ctx, m, &o, what); /* once */
         assert_int_equal(tn_program_n_dims(open.p), o.n_ranges);
         for (int r = 0; r < x->n_sizes; r++) {
-            tn_onnx_dim dims[3];
+            tn_onnx_dim dims[4] = { [3] = { names[3], x->sizes[r][1] + x->sizes[r][2] } };
             for (int i = 0; i < x->n_ranges; i++) {
                 dims[i] = (tn_onnx_dim){ names[i], x->sizes[r][i] };
                 if (used[i] && tn_bind_dim(open.s, words[i], x->sizes[r][i]))
                     fail_msg("%s: %s", what, tn_session_error(open.s));
             }
-            fixed.dims = dims, fixed.n_dims = x->n_ranges;
+            fixed.dims = dims, fixed.n_dims = x->n_ranges + (x->n_ranges == 3);
             made one = compiled(ctx, m, &fixed, what);
             run_made(&open, (uint64_t)r, what), run_made(&one, (uint64_t)r, what);
             assert_same(&open, &one, what);
@@ -458,6 +458,12 @@ static void test_past(void **state) {
                "ReduceSum moved axes -> sums", "Add mixed sums -> y"),
          ARRAYS(IN("q", F32, BATCH, SEQ, 4), IN("k", F32, BATCH, SEQ, 4), IN("old", F32, BATCH, PAST, 4), INT("one", 1),
                 INT("zero", 0), INTS("axis", 0), INTS("axes", 2)));
+    /* A mask of all positions, whose size is a sum of two. */
+    RUNS(13, F32, &past,
+         NODES("Concat old k -> keys ; axis:i=1", "Transpose keys -> kt ; perm:l=0,2,1", "MatMul q kt -> dots",
+               "Unsqueeze mask one1 -> rows", "Add dots rows -> s", "Softmax s -> p ; axis:i=-1", "MatMul p keys -> y"),
+         ARRAYS(IN("q", F32, BATCH, SEQ, 4), IN("k", F32, BATCH, SEQ, 4), IN("old", F32, BATCH, PAST, 4),
+                IN("mask", F32, BATCH, TOTAL), INTS("one1", 1)));
 }
 
 /* ---- what is refused, and what is wrong ---- */
