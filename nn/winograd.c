@@ -142,7 +142,7 @@ tn_tensor nn_winograd(tn_tensor x, tn_tensor u, tn_tensor bias, int m, const int
     int64_t n = s.dim[0], c = s.dim[3], o = us.dim[2], high = s.dim[1] + 2 * padding[0] - 2,
             wide = s.dim[2] + 2 * padding[1] - 2;
     if (high < 1 || wide < 1) return nn_fail(x.graph, TN_ERR_SHAPE, "tn_nn_conv2d: the image is smaller than the kernel");
-    int64_t th = (high + m - 1) / m, tw = (wide + m - 1) / m, points = n * th * tw;
+    int64_t th = (high + m - 1) / m, tw = (wide + m - 1) / m, points = n < 0 ? tn_dim_mul(x.graph, n, th * tw) : n * th * tw;
     int t = m + 2;
     tn_tensor d[MAX_PARTS], v[MAX_PARTS], y[16];
     const int64_t before[4] = { 0, padding[0], padding[1] },

@@ -119,7 +119,9 @@ static bool by_winograd(onnx_call *c, const onnx_windows *w, int64_t groups, tn_
     const onnx_val *weights = onnx_in(c, 1);
     bool fits = groups == 1 && weights->data && weights->elem == ELEM_F32 && onnx_elem(c, 0) == ELEM_F32 &&
                 !c->im->opts.plain_convolutions && !c->im->opts.parameters && s.dim[1] == onnx_shape(c, 0).dim[1];
-    if (!fits || onnx_is_open(onnx_shape(c, 0)) || !pays(w, s, onnx_shape(c, 0).dim[0])) return false;
+    int64_t lo, images;
+    onnx_dim_range(c, onnx_shape(c, 0).dim[0], &lo, &images);
+    if (!fits || onnx_is_dim(w->in[0]) || onnx_is_dim(w->in[1]) || !pays(w, s, images)) return false;
     tn_nn_conv_opts o = { .out_channels = s.dim[0], .kernel = { 3 }, .no_bias = 1, .winograd = 2 };
     for (int i = 0; i < 2; i++) o.padding[i] = w->before[i] ? w->before[i] : -1;
     o.transformed = transformed(c, weights->data, s.dim[0], s.dim[1]);

@@ -5,7 +5,7 @@
 #include "io/io_test.h"
 #include "tenon/tenon_onnx.h"
 
-enum { BYTES = 1 << 16 };
+enum { BYTES = 1 << 17 };
 typedef struct bytes {
     uint8_t at[BYTES];
     size_t n;

@@ -164,7 +164,8 @@ static const char *verdict(const char *const *nodes, int n_nodes, const array *i
     }
 #define INT(name, value)                                                                                                       \
     (array) { name, I64, 0, { 0 }, &(int64_t){ value }, 8, true, false }
-static float random_weights[4096];
+enum { WEIGHTS = 48 * 48 * 9 };
+static float random_weights[WEIGHTS];
 #define WEIGHT(name, ...) weight(name, (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / 8), (int64_t[]){ __VA_ARGS__ })
 static array weight(const char *name, int rank, const int64_t *dim) {
     array a = { .name = name, .elem = F32, .rank = rank, .data = random_weights, .bytes = 4, .weight = true };
@@ -175,8 +176,8 @@ static array weight(const char *name, int rank, const int64_t *dim) {
 static int setup_weights(void **state) {
     (void)state;
     uint64_t seed = 7;
-    fill(&seed, random_weights, 4096);
-    for (int i = 0; i < 4096; i++) random_weights[i] /= 4;
+    fill(&seed, random_weights, WEIGHTS);
+    for (int i = 0; i < WEIGHTS; i++) random_weights[i] /= 4;
     return 0;
 }
 
@@ -200,6 +201,9 @@ static void test_cnn(void **state) {
          ARRAYS(IN("x", F32, BATCH, 3, 12, 12), WEIGHT("w", 8, 3, 3, 3), WEIGHT("b", 8), WEIGHT("g", 8), WEIGHT("m", 8),
                 (array){ "v", F32, 1, { 8 }, (float[]){ 1, 2, 1, 2, 1, 2, 1, 2 }, 32, true, false }, WEIGHT("k", 4, 4, 3, 3),
                 INT("zero", 0), INTS("axis", 0), INTS("rest", -1), WEIGHT("d", 10, 16), WEIGHT("e", 10)));
+    /* Many channels, by Winograd's way. */
+    RUNS(13, F32, &standard, NODES("Conv x k b -> y ; pads:l=1,1,1,1"),
+         ARRAYS(IN("x", F32, BATCH, 48, 6, 7), WEIGHT("k", 48, 48, 3, 3), WEIGHT("b", 48)));
     /* Global pooling and Flatten, of images of any size. */
     RUNS(13, F32, &standard,
          NODES("Conv x w -> h ; strides:l=2,1 ; pads:l=1,1,1,1", "Relu h -> r", "GlobalAveragePool r -> p", "Flatten p -> f",
