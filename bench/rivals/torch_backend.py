@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""torch_backend.py [NAME...] [--threads N] [--seconds S] [--json]: torch.compile(backend="tenon") beside backend="inductor" and eager mode:
+"""torch_backend.py [NAME...] [--threads N] [--seconds S] [--sizes N] [--json]: torch.compile(backend="tenon") beside backend="inductor" and eager mode:
 microseconds of an inference and of a training step (forward and backward), and the seconds of the first call of each, which compile.
+--sizes: with dynamic=True, of N batch sizes from 2 to 64 in turns; the first pass over all of them, a call of the others, and programs of Tenon.
 Needs PyTorch and the package tenon (`pip install ./python`, or `python3 python/backend.py stage DIR build/release` and PYTHONPATH=DIR);
 with torchvision there are its models, too. Every first result is compared with eager's (loss and all gradients). Inductor begins without its cache."""
 import argparse
 import json
 import logging
 import os
+import random
 import statistics
 import tempfile
 import time
@@ -171,13 +173,22 @@ def median_us(call, seconds):
     return 1e6 * statistics.median(times)
 
 
-def step_of(module, x):
+def step_of(module, xs):
     def step():
-        module.zero_grad(set_to_none=True)
-        loss = module(x).square().mean()
-        loss.backward()
-        return loss
+        total = 0
+        for x in xs:
+            module.zero_grad(set_to_none=True)
+            loss = module(x).square().mean()
+            loss.backward()
+            total = total + loss.detach()
+        return total
     return step
+
+
+def batches(x, n):
+    """x with n other sizes of its batch."""
+    r = random.Random(n)
+    return [torch.cat([x] * -(-b // len(x)))[:b].clone() for b in r.sample(range(2, 65), n)] if n else [x]
 
 
 def close(a, b, what):
@@ -188,11 +199,11 @@ def close(a, b, what):
         raise SystemExit(f"{what}: {apart:.1e} from eager's")
 
 
-def measure(name, make, sample, backends, threads, seconds):
+def measure(name, make, sample, backends, threads, seconds, sizes):
     row = {"model": name}
     for training in (False, True):
         torch.manual_seed(1)
-        x, modules, want, calls = sample(), {}, None, {}
+        given, want, calls = sample(), None, {}
         for b in backends:
             torch.manual_seed(2)
             torch._dynamo.reset()
@@ -201,26 +212,28 @@ def measure(name, make, sample, backends, threads, seconds):
                 if isinstance(part, nn.Dropout):
                     part.p = 0.0
             options = {"options": {"threads": threads}} if b == "tenon" else {}
+            options.update({"dynamic": True} if sizes else {})
+            xs, programs = batches(given, sizes), tenon.torch.compilations
             compiled = module if b == "eager" else torch.compile(module, backend=b, **options)
             begin, n = time.perf_counter(), len(fallbacks)
             if training:
-                calls[b] = step_of(compiled, x)
+                calls[b] = step_of(compiled, xs)
                 got = torch.cat([calls[b]().detach().reshape(1)] + [p.grad.reshape(-1) for p in module.parameters()])
             else:
-                def call(compiled=compiled):
+                def call(compiled=compiled, xs=xs):
                     with torch.no_grad():
-                        return compiled(x)
+                        return torch.cat([compiled(x).reshape(-1) for x in xs]) if sizes else compiled(xs[0])
                 calls[b] = call
                 got = call()
             what = "training" if training else "inference"
             row[f"{what} {b} first_s"] = time.perf_counter() - begin
             if b == "tenon":
-                row[f"{what} fallbacks"] = len(fallbacks) - n
+                row[f"{what} fallbacks"], row[f"{what} programs"] = len(fallbacks) - n, tenon.torch.compilations - programs
             want = got if want is None else want
             close(got, want, f"{name}, {what}, {b}")
         for _ in range(3):  # in turns
             for b in backends:
-                us = median_us(calls[b], seconds / 3)
+                us = median_us(calls[b], seconds / 3) / max(sizes, 1)
                 key = f"{what} {b} us"
                 row[key] = min(us, row.get(key, us))
     return row
@@ -231,6 +244,7 @@ def main():
     p.add_argument("names", nargs="*", help="models whose name has one of these words in it (default: all)")
     p.add_argument("--threads", type=int, default=1)
     p.add_argument("--seconds", type=float, default=1.0, help="for each row and backend")
+    p.add_argument("--sizes", type=int, default=0)
     p.add_argument("--json", action="store_true")
     p.add_argument("--backends", default="eager,inductor,tenon")
     args = p.parse_args()
@@ -239,12 +253,12 @@ def main():
     for name, (make, sample) in MODELS.items():
         if args.names and not any(word in name for word in args.names):
             continue
-        rows.append(measure(name, make, sample, backends, args.threads, args.seconds))
+        rows.append(measure(name, make, sample, backends, args.threads, args.seconds, args.sizes))
         if not args.json:
             r = rows[-1]
             for what in ("inference", "training"):
                 print(f"{name:28} {what:10}" + "".join(f" {b} {r[f'{what} {b} us']:9.1f} us, first {r[f'{what} {b} first_s']:6.2f} s;" for b in backends)
-                      + f" fallbacks {r.get(f'{what} fallbacks', '-')}", flush=True)
+                      + f" fallbacks {r.get(f'{what} fallbacks', '-')}, programs {r.get(f'{what} programs', '-')}", flush=True)
     if args.json:
         print(json.dumps({"torch": torch.__version__, "threads": args.threads, "rows": rows}))
 

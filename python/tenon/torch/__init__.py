@@ -423,12 +423,35 @@ def _runner(recorded: Recorded, options: Optional[dict]) -> Callable[..., Any]:
     return Step.apply
 
 
+def _start_again(module: GraphModule) -> None:
+    """Floats that PyTorch made arguments with dynamic=True, but took as numbers while it read the program, and those of its own layers (the
+    eps of a norm) become a part of the graph: PyTorch reads it again. AOTAutograd does the same, once it has run the model twice."""
+    try:
+        from torch._dynamo.exc import TensorifyScalarRestartAnalysis
+        from torch._dynamo.symbolic_convert import TensorifyState
+        names = []
+        for n in module.graph.nodes:
+            memo = getattr(n.meta.get("example_value"), "item_memo", None) if n.op == "placeholder" else None
+            if isinstance(memo, torch.SymFloat) and memo.node._expr.is_Symbol:
+                of_layer = "UnspecializedBuiltinNNModuleSource" in repr(getattr(n.meta.get("grapharg"), "source", None))
+                if of_layer or memo.node.expr.is_Float:
+                    names.append(str(memo.node._expr))
+        names = [n for n in names if not TensorifyState.should_specialize(n)]
+    except (ImportError, AttributeError):  # of another version
+        return
+    if names:
+        for n in names:
+            TensorifyState.specialize(n)
+        raise TensorifyScalarRestartAnalysis
+
+
 def backend(module: GraphModule, example_inputs: Sequence[Any], *, options: Optional[dict] = None) -> Callable[..., Any]:
     """The backend itself, for `torch.compile(model, backend=tenon.torch.backend, options={"threads": 1})`: options are those of
     Graph.compile."""
     def compiler(graph_module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         return _boxed(compile_graph(graph_module, inputs, options))
 
+    _start_again(module)
     with _no_collection():
         recorded = record(module, example_inputs)
         if recorded is not None:
