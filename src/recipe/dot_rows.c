@@ -7,7 +7,9 @@
  * time have the vector's elements so far apart that they take longer than the matrix.
  *
  * Of bytes and parts of them a thread has so many rows that what it does for the vector, a norm among it, and for adding up
- * over threads is little beside some five instructions a weight (16 layers: 4 bits 654 and 598, 8 bits 727 and 653). */
+ * over threads is little beside some five instructions a weight (16 layers: 4 bits 654 and 598, 8 bits 727 and 653). Parts of a
+ * byte have half the elements and twice the rows, where all threads then have as many (610 and 582; else, 896 wide, 611 and
+ * 806). */
 #include "loop/gpu_bind.h"
 #include "recipe/recipe.h"
 
@@ -72,11 +74,23 @@ static bool is_large(const dot_rows *w) { return w->last * w->elements * w->n_pa
 
 static bool has_many_rows(const dot_rows *w) { return w->last * w->sums >= MANY; }
 
-static int64_t threads_of(const dot_rows *w, const target *t) {
-    int64_t row = w->elements * w->n_parts, few = has_many_rows(w) ? 2 * FEW_SHARE : FEW_SHARE, threads = 32;
-    int64_t share = w->size == 1 ? few : SHARE / w->size;
+static int64_t lanes_of(const dot_rows *w) { return PIECE / w->size / (w->size == 1 ? 2 : 1); }
+
+static int64_t threads_for(const dot_rows *w, const target *t, int64_t share) {
+    int64_t row = w->elements * w->n_parts, threads = 32;
     while (threads < t->block_threads && row >= 2 * threads * share) threads *= 2;
     return threads;
+}
+
+/* Parts of a byte are twice as many instructions: half the share and twice the rows, if it comes out even. */
+static bool has_short_shares(const dot_rows *w, const target *t) {
+    int64_t share = (has_many_rows(w) ? 2 * FEW_SHARE : FEW_SHARE) / w->n_parts;
+    return w->n_parts > 1 && w->elements % (threads_for(w, t, share) * lanes_of(w)) == 0;
+}
+
+static int64_t threads_of(const dot_rows *w, const target *t) {
+    int64_t few = has_many_rows(w) ? 2 * FEW_SHARE : FEW_SHARE;
+    return threads_for(w, t, w->size > 1 ? SHARE / w->size : has_short_shares(w, t) ? few / w->n_parts : few);
 }
 
 int64_t recipe_dot_rows_share(const kernel *k, const target *t) {
@@ -91,8 +105,9 @@ int64_t recipe_dot_rows_share(const kernel *k, const target *t) {
 bool recipe_dot_rows(recipe *r) {
     dot_rows w;
     if (!find(r->k, &w) || !is_large(&w)) return false;
-    int64_t lanes = PIECE / w.size / (w.size == 1 ? 2 : 1), threads = threads_of(&w, r->t);
+    int64_t lanes = lanes_of(&w), threads = threads_of(&w, r->t);
     int64_t together = w.size > 1 ? 2 : has_many_rows(&w) ? 8 : 4, busy = (int64_t)machine_units(r->t) * BUSY;
+    if (has_short_shares(&w, r->t)) together *= w.n_parts;
     if (w.sums > 1) together /= 2;
     if (w.size == 1) busy /= 2;
     if (w.elements < threads * lanes) return false;

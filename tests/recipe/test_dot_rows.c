@@ -45,10 +45,10 @@ static const product products[] = {
     { BYTES(1024, 256), 32, 8, 4, false, true },
     { BYTES(1000, 254), 32, 8, 2, false, true },
     { BYTES(1002, 254), 32, 2, 2, false, false },
-    { HALVES(32, 128), 32, 8, 4, true, true },
+    { HALVES(32, 128), 64, 8, 8, true, true },
     { HALVES(33, 126), 32, 8, 2, true, true },
-    { HALVES(64, 128), 64, 8, 4, true, true },
-    { HALVES(64, 8192), 32, 8, 8, true, true },
+    { HALVES(64, 128), 128, 8, 8, true, true },
+    { HALVES(64, 8192), 64, 8, 16, true, true },
 };
 /* clang-format on */
 
