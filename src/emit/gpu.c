@@ -114,7 +114,8 @@ static void print_arguments(clike *e) {
         str_add(e->out, first ? "" : ", ");
         first = false;
         const char *type = clike_memory_type((tn_dtype)kb->dtype), *con = kb->kind == KB_IN ? "const " : "";
-        const char *restricted = free || is_read_back(k, b) ? "" : e->l->restricted;
+        bool changes = e->any_early && !clike_reads_constant(kb);
+        const char *restricted = free || changes || is_read_back(k, b) ? "" : e->l->restricted;
         if (e->l->offsets)
             str_addf(e->out, "%s%suchar *%s p%d, const ulong o%d", e->l->global, con, restricted, b, b);
         else
@@ -284,10 +285,25 @@ static bool multiplies_in_some(const kernel *k, int64_t bytes) {
     return widest && widest <= 32 && bytes <= 4 * 144;
 }
 
+/* Products with vectors of bytes, of which all threads have as many, and several rows (recipe/dot_rows.c): while some wait for
+ * memory, others compute. */
+static bool multiplies_bytes(const kernel *k) {
+    for (int i = 2; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i], *loop = in;
+        if (in->op != K_LOAD || dtype_size((tn_dtype)in->src) > 1 || in->lanes <= 4 || !k->bufs.at[in->buf].fixed) continue;
+        while (loop > k->ins.at && loop->op != K_LOOP) loop--;
+        while (loop > k->ins.at && loop[-1].op == K_LOOP && loop[-1].par == loop->par) loop--;
+        if (loop->op == K_LOOP && loop->par == PAR_BLOCK_THREADS && ext_is_lit(loop->hi))
+            return kernel_nest_size(k, (reg)(loop - k->ins.at)) % k->block_threads == 0;
+    }
+    return false;
+}
+
 /* Threads that a processor shall have room for. A tile of 8 x 8 with all that is under way wants 170 registers: with 128 a
  * product of 1024 x 1024 took 78 us, with those 55. */
 static int resident_threads(const clike *e, const kernel *k) {
     int64_t bytes = tile_bytes(k);
+    if (multiplies_bytes(k)) return e->l->resident;
     if (bytes <= 4 * 64 && kbufs_any_late(k->bufs.at, k->bufs.n)) return e->l->resident; /* of matrix units: they wait less */
     if (multiplies_in_few(k, bytes)) return e->l->resident;
     if (bytes > 4 * 80 && !multiplies_in_some(k, bytes)) return e->l->resident / 2;
@@ -310,13 +326,12 @@ static void print_open(clike *e) {
         clike_instruction(&own, r);
 }
 
-/* What a kernel reads of launches before it, it reads at addresses that are known when these have ended: a compiler takes
- * memory that is only read for constant, and might read it earlier. */
-static void print_wait(clike *e, str *out) {
-    str_add(out, "    const int zero = wait_on_dependencies();");
-    for (int b = 0; b < e->k->bufs.n; b++)
-        if (!kbuf_is_local(&e->k->bufs.at[b]) && !e->k->bufs.at[b].fixed) str_addf(out, " b%d += zero;", b);
-    str_add(out, "\n");
+static void print_instructions(clike *e, const kernel *k, bool waits) {
+    for (reg r = 1; r < (reg)k->ins.n; r++) {
+        clike_instruction(e, r);
+        bool opens = k->ins.at[r].op == K_LOOP && k->ins.at[r].par == PAR_BLOCKS, more = opens && k->ins.at[r + 1].op == K_LOOP;
+        if (opens && waits && !(more && k->ins.at[r + 1].par == PAR_BLOCKS)) clike_open_nest(e, r);
+    }
 }
 
 static void print_kernel(clike *e, const kernel *k, int id) {
@@ -334,7 +349,9 @@ static void print_kernel(clike *e, const kernel *k, int id) {
     e->out = &body; /* what is met with is known only afterwards */
     for (reg r = 1; r < (reg)k->ins.n; r++) e->asyncs |= clike_is_async(e, &k->ins.at[r]);
     for (reg r = 1; r < (reg)k->ins.n; r++) e->asyncs &= k->ins.at[r].op != K_ASYNC; /* else it says itself when it waits */
-    for (reg r = 1; r < (reg)k->ins.n; r++) clike_instruction(e, r);
+    bool inside = !e->bulk.stages && clike_begins_early(e, k);
+    e->early = ARENA_ARRAY(out->a, const char *, k->ins.n);
+    print_instructions(e, k, inside);
     e->out = out;
     const char *threads = arena_printf(out->a, "%d", k->block_threads);
     int resident = resident_threads(e, most);
@@ -352,7 +369,7 @@ static void print_kernel(clike *e, const kernel *k, int id) {
     print_arrays(e);
     str_addf(out, "    const int tid = (int)%s; const %s group = (%s)%s, thread = group * %d + tid;\n    (void)thread;\n",
              e->l->thread, e->index, e->index, e->l->block, k->block_threads);
-    if (e->l->overlaps) print_wait(e, out);
+    if (e->l->overlaps && !inside) clike_wait(e, out);
     clike_bulk_barriers(e, out);
     for (int b = 0; b < k->bufs.n; b++)
         if (is_waited_for(k, b))
@@ -368,8 +385,11 @@ void emit_gpu_named(const plan *p, gpu_language language, const char *prefix, st
     str_init(&body, out->a);
     clike e = clike_make(language == GPU_CUDA ? &clike_cuda : &clike_opencl, &body);
     e.needs.lanes[1] = true, e.prefix = prefix;
-    for (int i = 0; i < p->kernels.n; i++)
+    for (int i = 0; i < p->kernels.n; i++) e.any_early |= clike_begins_early(&e, p->kernels.at[i].k);
+    for (int i = 0; i < p->kernels.n; i++) {
+        e.next_early = i + 1 < p->kernels.n && clike_begins_early(&e, p->kernels.at[i + 1].k);
         if (p->kernels.at[i].code == i) print_kernel(&e, p->kernels.at[i].k, i);
+    }
     clike_program(&e, out);
 }
 

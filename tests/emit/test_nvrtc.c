@@ -718,6 +718,34 @@ static int teardown(void **state) {
     return n_spills ? -1 : 0;
 }
 
+/* A kernel that reads large weights asks for the first of them before it waits, and the one before it lets it begin; small ones
+ * wait at once. */
+static void test_early_weights(void **state) {
+    (void)state;
+    static const char path[] = "/tmp/tenon-early.tn";
+    need_nvrtc();
+    for (int large = 0; large < 2; large++) {
+        int n = large ? 2048 : 512;
+        FILE *f = fopen(path, "w");
+        assert_non_null(f);
+        fprintf(f, "graph @g(x f32[1,%d], state v f16[%d,%d], state w f16[%d,%d]) {\n", n, n, n, n / 2, n);
+        fprintf(f, " %%1 = cast v f32[%d,%d]\n %%2 = dot x, %%1 contract=[1]x[1] f32[1,%d]\n", n, n, n);
+        fprintf(f, " %%3 = cast w f32[%d,%d]\n %%4 = dot %%2, %%3 contract=[1]x[1] f32[1,%d]\n", n / 2, n, n / 2);
+        fprintf(f, " return %%4 as \"y\"\n}\n");
+        assert_int_equal(fclose(f), 0);
+        const char *text = text_of_network(path), *first = strstr(text, "tn_kernel_0("), *second = strstr(text, "tn_kernel_1(");
+        assert_true(first && second && first < second);
+        const char *load = strstr(first, "= load_ahead("), *wait = strstr(first, "wait_on_dependencies("),
+                   *lets = strstr(first, "launch_dependents(");
+        assert_true(wait && wait < second);
+        assert_int_equal(load && load < wait, large);
+        assert_int_equal(lets && lets < second, large);
+        assert_null(strstr(second, "launch_dependents("));
+        compile(text, path);
+    }
+    remove(path);
+}
+
 int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_refused),        cmocka_unit_test(test_parts),
@@ -727,6 +755,7 @@ int main(int argc, char **argv) {
                                         cmocka_unit_test(test_attention),      cmocka_unit_test(test_attention_by_units),
                                         cmocka_unit_test(test_matrix_units),   cmocka_unit_test(test_clustered_layers),
                                         cmocka_unit_test(test_norm_gradients), cmocka_unit_test(test_random_graphs),
-                                        cmocka_unit_test(test_alignments),     cmocka_unit_test(test_sizes_of_the_run) };
+                                        cmocka_unit_test(test_alignments),     cmocka_unit_test(test_sizes_of_the_run),
+                                        cmocka_unit_test(test_early_weights) };
     return cmocka_run_group_tests(tests, NULL, teardown);
 }

@@ -496,6 +496,16 @@ static bool sums_in_turns(const kernel *k, reg r, int64_t size, int64_t all) {
     return sums;
 }
 
+int clike_turns(const clike *e, reg r) {
+    const kins *in = &e->k->ins.at[r];
+    int inner = (int)r + kernel_nest(e->k, r) - 1, all = e->k->block_threads;
+    if (in->par != PAR_BLOCK_THREADS || in->dyn_n || has_sizes_of_run(in, kernel_nest(e->k, r))) return 0;
+    for (int i = inner + 1; i < kernel_loop_end(e->k, inner); i++)
+        if (e->k->ins.at[i].op == K_LOOP) return 0;
+    int64_t size = kernel_nest_size(e->k, r);
+    return sums_in_turns(e->k, r, size, all) ? (int)(size / all) : size <= all;
+}
+
 static void print_bound(clike *e, const kins *in, reg r) {
     int n_loops = kernel_nest(e->k, r);
     bool grid = in->par == PAR_GRID_THREADS && !ext_is_lit(e->k->grid_blocks);

@@ -92,7 +92,9 @@ typedef struct clike {
     bool reduces_index;
     bool any_bulk; /* of any kernel */
     clike_bulk bulk;
-    reg only;           /* of an open nest that goes on only where a vector has the element of this number */
+    reg only;                   /* of an open nest that goes on only where a vector has the element of this number */
+    bool next_early, any_early; /* the launch behind it may begin before its end; one of the program's does */
+    const char **early; /* [ins] of a load that is made before the kernel waits for other launches: the thread's turn; NULL */
     reg vector;         /* of the last product in lanes, */
     bool back;          /* which went over them from the last to the first */
     const char *prefix; /* that names of kernels begin with */
@@ -115,6 +117,16 @@ void clike_instruction(clike *e, reg r);
 void clike_program(clike *e, str *out);
 const char *clike_memory_type(tn_dtype t);
 const char *clike_narrow_float(tn_dtype t); /* what its conversions are called: FROM_<it>, TO_<it> */
+
+/* overlap.c: where a kernel waits for the launches before it; what stands in nests over thread blocks, if it does so there. */
+bool clike_begins_early(clike *e, const kernel *k);
+void clike_wait(clike *e, str *out);
+void clike_open_nest(clike *e, reg inner);
+/* Whether what it reads of the buffer is constant while it is there. */
+bool clike_reads_constant(const kbuf *kb);
+/* A thread's turns in a nest that a thread block's threads share, if they are few and the same for all of them, or one; or 0.
+ */
+int clike_turns(const clike *e, reg nest);
 
 /* What the files of clike share. */
 const char *clike_reg_type(tn_dtype t);
@@ -162,6 +174,9 @@ void clike_forget_taps(clike *e, reg loop, int copies); /* at the head of a loop
 bool clike_is_kept(const clike *e, const kins *load);
 /* The store behind the load copies without a register. */
 bool clike_is_async(const clike *e, const kins *load);
+/* Bytes of a thread's registers for what instruction r loads at once, if it loads so and no launch writes it; else 0. */
+int64_t clike_early_bytes(const clike *e, reg r);
+void clike_declare_early(clike *e, reg r, int turns), clike_load_early(clike *e, reg r);
 void clike_load(clike *e, const kins *in, reg r);
 void clike_store(clike *e, const kins *in);
 void clike_scatter(clike *e, const kins *in);

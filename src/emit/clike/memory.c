@@ -383,7 +383,9 @@ static void load_piece(clike *e, const kins *in, reg r, int lane, int n) {
     const char *type = piece_type(e, t, n);
     bool anew = in->mode == LOAD_REMATERIALISED && e->l->anew && size < 4;
     str_addf(e->out, " { %s%s q = ", anew ? "" : "const ", type);
-    if (is_ahead(e, in))
+    if (e->early && e->early[r])
+        str_addf(e->out, "a%u[%s * %d + %d]", r, e->early[r], in->lanes / n, lane / n);
+    else if (is_ahead(e, in))
         print_ahead(e, in, type, lane);
     else
         print_place(e, in, type, lane);
@@ -498,6 +500,42 @@ static void load_array(clike *e, const kins *in, reg r) {
         if (whole && lane % whole == whole - 1) str_add(e->out, " }");
     }
     str_add(e->out, "\n");
+}
+
+/* ---- before a kernel waits: overlap.c ---- */
+
+static int early_piece(const clike *e, const kins *in) { return in->lanes > 1 ? piece_of(e, in) : 1; }
+
+int64_t clike_early_bytes(const clike *e, reg r) {
+    const kins *in = &e->k->ins.at[r];
+    if (in->op != K_LOAD || !e->k->bufs.at[in->buf].fixed || in->dyn || in->n_mask || in->packed || in->mode) return 0;
+    int size = (int)dtype_size((tn_dtype)in->src), n = early_piece(e, in);
+    bool takes =
+        n > 1 ? in->lane_stride == 1 && (size < 4 || in->src == TN_F32) : in->lanes == 1 && (size == 2 || in->src == TN_F32);
+    return !takes ? 0 : in->lanes * size < 4 ? 4 : in->lanes * size;
+}
+
+static const char *early_type(clike *e, const kins *in) {
+    int n = early_piece(e, in);
+    return n > 1 ? piece_type(e, (tn_dtype)in->src, n) : dtype_size((tn_dtype)in->src) == 2 ? "uint16_t" : "float";
+}
+
+void clike_declare_early(clike *e, reg r, int turns) {
+    const kins *in = &e->k->ins.at[r];
+    clike_line(e);
+    str_addf(e->out, "%s a%u[%d];\n", early_type(e, in), r, turns * in->lanes / early_piece(e, in));
+}
+
+void clike_load_early(clike *e, reg r) {
+    const kins *in = &e->k->ins.at[r];
+    int n = early_piece(e, in);
+    for (int lane = 0; lane < in->lanes; lane += n) {
+        clike_line(e);
+        str_addf(e->out, "a%u[%s * %d + %d] = %s((const %s *)&", r, e->early[r], in->lanes / n, lane / n, e->l->ahead,
+                 early_type(e, in));
+        print_element(e, in, lane);
+        str_add(e->out, ");\n");
+    }
 }
 
 bool clike_is_async(const clike *e, const kins *load) {
@@ -670,7 +708,10 @@ void clike_load(clike *e, const kins *in, reg r) {
             print_condition(e, in, 0);
             str_add(e->out, ") ? ");
         }
-        if (is_ahead(e, in)) {
+        if (e->early && e->early[r]) {
+            open_convert(e, stored, 1);
+            str_addf(e->out, "a%u[%s])", r, e->early[r]);
+        } else if (is_ahead(e, in)) {
             print_ahead(e, in, "float", 0);
         } else {
             print_loaded(e, in, 0);
