@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from typing import Any, Mapping, Optional, Sequence, Union
+from typing import Any, Mapping, Optional, Union
 
 import numpy as np
 
@@ -40,12 +40,12 @@ class Port:
 class Model:
     """A model in memory. Call it with arrays, in the order of `inputs` or by name; it returns its outputs (one: itself)."""
 
-    def __init__(self, path: Any, *, dims: Optional[Mapping[str, Union[int, Sequence[int]]]] = None, parameters: bool = False,
+    def __init__(self, path: Any, *, dims: Optional[Mapping[str, Union[int, tuple[int, ...], list[int]]]] = None, parameters: bool = False,
                  plain_convolutions: bool = False, dtype: Any = "f32", keep: bool = False, context: Optional[Context] = None,
                  **options: Any):
         self._keep = keep
         self.context, self._options = context or default_context(), options
-        given = {k: int(v) if not isinstance(v, (tuple, list)) else tuple(int(n) for n in v) for k, v in (dims or {}).items()}
+        given = {k: tuple(int(n) for n in v) if isinstance(v, (tuple, list)) else int(v) for k, v in (dims or {}).items()}
         self._dims = {k: v for k, v in given.items() if isinstance(v, int)}
         self._ranges = {k: (v + (1,))[:3] for k, v in given.items() if isinstance(v, tuple)}
         for name, v in given.items():
@@ -182,7 +182,7 @@ class Model:
         return f"<Model {self.path}: {self.inputs} -> {self.outputs}>"
 
 
-def load(path: Any, *, dims: Optional[Mapping[str, Union[int, Sequence[int]]]] = None, parameters: bool = False,
+def load(path: Any, *, dims: Optional[Mapping[str, Union[int, tuple[int, ...], list[int]]]] = None, parameters: bool = False,
          plain_convolutions: bool = False, dtype: Any = "f32", keep: bool = False, context: Optional[Context] = None,
          **options: Any) -> Model:
     """Opens a model. dims: sizes of named dims ("batch"), for `graph`, or (lo, hi) and (lo, hi, multiple_of): such a dim stays open,
