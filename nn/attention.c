@@ -34,9 +34,10 @@ tn_tensor nn_attention(tn_tensor q, tn_tensor k, tn_tensor v, tn_tensor seen, co
     tn_tensor poison = { q.graph, 0 };
     if (!nn_check(q, fn, 2, &s) || !nn_given(q.graph, k, fn) || !nn_given(q.graph, v, fn)) return poison;
     if (!nn_check(k, fn, 2, &ks) || !nn_check(v, fn, 2, &vs)) return poison;
-    double d = (double)s.dim[s.rank - 1];
+    int64_t d = s.dim[s.rank - 1];
     bool grouped = in_groups(&q, &k, &v);
-    tn_tensor score = tn_matmul(tn_mul_scalar(q, d > 0 ? 1 / sqrt(d) : 1), tn_transpose(k, -1, -2));
+    q = d < 0 ? tn_mul(q, tn_rsqrt(nn_size_like(q, d))) : tn_mul_scalar(q, d ? 1 / sqrt((double)d) : 1);
+    tn_tensor score = tn_matmul(q, tn_transpose(k, -1, -2));
     if (seen.graph) score = tn_select(seen, score, nn_scalar(q, -INFINITY));
     tn_tensor w = tn_nn_softmax(score, -1);
     bool one = seen.graph && s.dim[s.rank - 2] == 1;

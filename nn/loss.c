@@ -54,7 +54,9 @@ tn_tensor tn_nn_cross_entropy_with(tn_tensor logits, tn_tensor labels, tn_nn_cro
         if (o.ignores)
             all = tn_select(tn_ne(labels, tn_full(labels.graph, tn_tensor_dtype(labels), TN_SCALAR, (double)o.ignored)), all,
                             nn_scalar(all, 0));
-        loss = tn_sub(loss, tn_mul_scalar(all, o.smoothing / (double)(s.dim[s.rank - 1] ? s.dim[s.rank - 1] : 1)));
+        int64_t classes = s.dim[s.rank - 1];
+        if (classes < 0) all = tn_div(all, nn_size_like(all, classes)); /* a run gives it */
+        loss = tn_sub(loss, tn_mul_scalar(all, o.smoothing / (classes > 0 ? (double)classes : 1)));
     }
     tn_tensor total = tn_sum(w, TN_ALL_AXES, 0), none = tn_eq(total, nn_scalar(total, 0));
     return tn_div(tn_sum(loss, TN_ALL_AXES, 0), tn_select(none, nn_scalar(total, 1), total));

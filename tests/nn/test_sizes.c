@@ -113,6 +113,13 @@ static void rearranged(tn_graph *g, const int64_t *d) { /* and statistics */
     tn_nn_split(x, 0, (int64_t[]){ 1, d[N], 2 }, 3, parts);
     for (int i = 0; i < 3; i++) tn_output(parts[i], (const char *[]){ "part0", "part1", "part2" }[i]);
 }
+static void features(tn_graph *g, const int64_t *d) { /* of heads, and classes */
+    int64_t head = plus(g, d[K], 1), classes = plus(g, d[M], 2);
+    tn_shape s = TN_DIMS(2, 4, head);
+    tn_output(tn_nn_attention(floats(g, "q", s), floats(g, "key", s), floats(g, "v", TN_DIMS(2, 4, 3)), 0), "attention");
+    tn_tensor logits = floats(g, "logits", TN_DIMS(5, classes)), labels = places(g, "labels", TN_DIMS(5));
+    tn_output(tn_nn_cross_entropy_with(logits, labels, (tn_nn_cross_entropy_opts){ .smoothing = 0.25 }), "loss");
+}
 static void values(tn_graph *g, const int64_t *d) {
     int64_t lo, hi, both = d[N] >= 0 ? d[N] * d[M] : tn_dim_mul(g, d[N], d[M]);
     tn_output(tn_dim_value(g, d[N]), "n"), tn_output(tn_dim_value(g, both), "area");
@@ -124,10 +131,10 @@ static void values(tn_graph *g, const int64_t *d) {
 static const struct {
     const char *name;
     void (*build)(tn_graph *g, const int64_t *d);
-} groups[] = { { "by places", by_places }, { "search", by_search },     { "segments", segments },
-               { "sparse", sparse },       { "ragged", ragged },        { "attention", attention },
-               { "sets", sets },           { "running", running },      { "batches", batches },
-               { "values", values },       { "rearranged", rearranged } };
+} groups[] = { { "by places", by_places }, { "search", by_search },      { "segments", segments },
+               { "sparse", sparse },       { "ragged", ragged },         { "attention", attention },
+               { "sets", sets },           { "running", running },       { "batches", batches },
+               { "values", values },       { "rearranged", rearranged }, { "features", features } };
 
 static tn_session *compiled(tn_ctx *ctx, int group, const int64_t *d, tn_mode mode, tn_graph **g, tn_program **p) {
     tn_session *s;
