@@ -32,13 +32,20 @@ void save_data(onnx_env *env, save_bytes *b, uint32_t field, const void *data, s
 }
 void save_text(onnx_env *env, save_bytes *b, uint32_t field, const char *s) { save_data(env, b, field, s, strlen(s)); }
 
+static const char *dim_name(saver *s, int64_t dim) {
+    size_t n = tn_dim_text(s->g, dim, NULL, 0);
+    char *name = ONNX_NEW(s->env, char, n + 1);
+    if (!n || tn_dim_text(s->g, dim, name, n + 1) != n)
+        onnx_fail(s->env, TN_ERR_NOMEM, "tn_onnx_save: out of memory: the name of a dim");
+    return name;
+}
 save_bytes save_port(saver *s, const char *name, int elem, tn_shape shape) {
     onnx_env *env = s->env;
     save_bytes out = { 0 }, dims = { 0 }, tensor = { 0 }, type = { 0 };
     for (int i = 0; i < shape.rank; i++) {
         save_bytes dim = { 0 };
         if (shape.dim[i] < 0)
-            save_text(env, &dim, 2, tn_dim_text((tn_graph *)s->g, shape.dim[i]));
+            save_text(env, &dim, 2, dim_name(s, shape.dim[i]));
         else
             save_int(env, &dim, 1, (uint64_t)shape.dim[i]);
         save_data(env, &dims, 1, dim.at, dim.n);

@@ -238,8 +238,9 @@ TN_API int64_t tn_dim_min(tn_graph *g, int64_t x, int64_t y);
 TN_API int64_t tn_dim_max(tn_graph *g, int64_t x, int64_t y);
 TN_API tn_status tn_dim_range(tn_graph *g, int64_t x, int64_t *out_lo, int64_t *out_hi); /* between which all values are */
 TN_API tn_tensor tn_dim_value(tn_graph *g, int64_t x);                                   /* i64[]: what the run gives */
-/* "batch*2", or the number; NULL where x is neither a number nor a dim of the graph. It lives as long as the graph. */
-TN_API const char *tn_dim_text(tn_graph *g, int64_t x);
+/* "batch*2", or the number, to out, as snprintf does: n bytes with the end at most, and the text's length is returned. 0: x is
+ * neither a number nor a dim of the graph, or there is no memory. */
+TN_API size_t tn_dim_text(const tn_graph *g, int64_t x, char *out, size_t n);
 
 TN_API tn_graph *tn_graph_new(tn_ctx *ctx, const char *name); /* NULL when out of memory */
 /* A graph in which every builder computes its result before it returns (immediate mode): tn_tensor_read works at once, inputs

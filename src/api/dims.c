@@ -5,6 +5,8 @@
 #include "api/api.h"
 #include "run/run.h"
 
+#include <stdio.h>
+
 /* ---- handles ---- */
 
 typedef struct dim_args {
@@ -120,18 +122,25 @@ static val build_value(graph *g, const val *in, void *args) {
 tn_tensor tn_dim_value(tn_graph *g, int64_t x) { return api_build(g, &(call){ .name = "tn_dim_value" }, build_value, &x); }
 
 typedef struct dim_text {
-    graph *g;
+    const exts *t;
     ext x;
-    const char *out;
+    arena scratch;
+    str text;
 } dim_text;
 static void write_text(void *arg) {
-    dim_text *t = arg;
-    t->out = graph_dim_text(t->g, t->x);
+    dim_text *d = arg;
+    str_init(&d->text, &d->scratch);
+    ext_print_plain(d->t, d->x, &d->text);
 }
-const char *tn_dim_text(tn_graph *g, int64_t x) {
-    if (!g || (!ext_is_lit(x) && (!g->ir->params || ext_index(x) >= g->ir->params->at.n))) return NULL;
-    dim_text t = { g->ir, x, NULL };
-    return api_try(&g->gd, write_text, &t) ? NULL : t.out;
+size_t tn_dim_text(const tn_graph *g, int64_t x, char *out, size_t n) {
+    if (n) *out = 0;
+    if (!g || (!ext_is_lit(x) && (!g->ir->params || ext_index(x) >= g->ir->params->at.n))) return 0;
+    dim_text d = { .t = g->ir->params, .x = x };
+    arena_init(&d.scratch, g->ctx->mem, g->arena.gd);
+    size_t length = api_try(g->arena.gd, write_text, &d) ? 0 : d.text.n;
+    if (length && n) snprintf(out, n, "%s", d.text.s);
+    arena_fini(&d.scratch);
+    return length;
 }
 
 /* ---- of programs ---- */

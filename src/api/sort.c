@@ -552,7 +552,7 @@ static val with_axis(graph *g, val r, val x, int axis, ext count) {
 typedef struct order_args {
     int64_t axis;
     bool descending, all; /* all: count is the axis' size */
-    bool at_once;         /* the graph is immediate: what is built is computed */
+    bool immediate;       /* the graph is immediate: what is built is computed */
     ext count;
 } order_args;
 
@@ -627,7 +627,7 @@ static val build_sort(graph *g, const val *in, void *args) {
     ext n = dims[1];
     need_few(g, n, axis);
     if (!dims[0] || !n || !dims[2]) return in[0];
-    if (o->at_once && dtype_is_float((tn_dtype)graph_get(g, in[0])->dtype))
+    if (o->immediate && dtype_is_float((tn_dtype)graph_get(g, in[0])->dtype))
         return build_take(g, (val[]){ in[0], build_order(g, in, args) }, &(int64_t){ o->axis });
     val x = sort_values(g, folded(g, in[0], o, dims), dims, o->descending);
     return with_axis(g, ext_is_lit(n) ? x : first_of(g, x, dims[0], n, dims[2]), in[0], axis, n);
@@ -647,7 +647,7 @@ tn_tensor tn_argsort(tn_tensor x, int axis, int descending) {
 tn_tensor tn_sort(tn_tensor x, int axis, int descending) {
     return api_build(
         NULL, &(call){ .name = "tn_sort", .in = &x, .n_in = 1 }, build_sort,
-        &(order_args){ .axis = axis, .descending = descending, .all = true, .at_once = x.graph && x.graph->immediate });
+        &(order_args){ .axis = axis, .descending = descending, .all = true, .immediate = x.graph && x.graph->immediate });
 }
 tn_tensor tn_top_k(tn_tensor x, int64_t k, int axis, int largest, tn_tensor *out_index) {
     tn_tensor index = order("tn_top_k", x, (order_args){ .axis = axis, .descending = largest, .count = k });

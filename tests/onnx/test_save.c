@@ -320,29 +320,6 @@ static void test_forms(void **state) {
     test_dir_remove();
 }
 
-static void test_allocations(void **state) {
-    (void)state;
-    test_dir_make();
-    counting c;
-    tn_ctx *ctx = counting_ctx(&c);
-    tn_graph *g = trained(ctx);
-    long used = 0, k = 0;
-    for (; used >= k; k++) {
-        size_t live = c.live;
-        c.requests = 0, c.fail_at = k;
-        tn_status s = tn_onnx_save(g, in_dir("a.onnx"), NULL);
-        used = c.requests;
-        c.fail_at = -1;
-        assert_true(s == TN_OK || s == TN_ERR_NOMEM);
-        assert_int_equal(c.live, live);
-    }
-    printf("count: %ld failing allocations of an ONNX export\n", k);
-    assert_true(k > 3);
-    tn_graph_free(g);
-    tn_ctx_free(ctx);
-    test_dir_remove();
-}
-
 /* ---- sizes of a run ---- */
 
 static tn_tensor heads_of(tn_tensor x, int64_t heads) { /* [b,l,h*d] to [b,h,l,d] */
@@ -368,6 +345,36 @@ static void open_outputs(tn_graph *g, tn_tensor x, tn_tensor at) {
     tn_output(tn_iota(g, TN_I32, TN_DIMS(b, tn_dim_min(g, b, tn_dim_floor_div(g, tn_dim_add(g, l, 3), 2)), 3), 1), "counted");
 }
 
+static long count_failing(tn_ctx *ctx, counting *c, const tn_graph *g) {
+    assert_int_equal(tn_onnx_save(g, in_dir("a.onnx"), NULL), TN_OK); /* proofs of sizes leave the graph memory for more */
+    long used = 0, k = 0;
+    for (; used >= k; k++) {
+        size_t live = c->live;
+        c->requests = 0, c->fail_at = k;
+        tn_status s = tn_onnx_save(g, in_dir("a.onnx"), NULL);
+        used = c->requests;
+        c->fail_at = -1;
+        if (s != TN_OK && s != TN_ERR_NOMEM) fail_msg("%s", tn_ctx_error(ctx));
+        assert_int_equal(c->live, live);
+    }
+    assert_true(k > 3);
+    return k;
+}
+static void test_allocations(void **state) {
+    (void)state;
+    test_dir_make();
+    counting c;
+    tn_ctx *ctx = counting_ctx(&c);
+    tn_graph *g = trained(ctx), *open = tn_graph_new(ctx, "open");
+    int64_t b = tn_dim(open, "batch", 1, 5, 1), l = tn_dim(open, "length", 1, 9, 1);
+    open_outputs(open, tn_input(open, "x", TN_F32, TN_DIMS(b, l, 16)), tn_input(open, "at", TN_I64, TN_DIMS(b)));
+    long k = count_failing(ctx, &c, g), of_run = count_failing(ctx, &c, open);
+    printf("count: %ld failing allocations of an ONNX export, %ld of one with sizes of a run\n", k, of_run);
+    tn_graph_free(g), tn_graph_free(open);
+    tn_ctx_free(ctx);
+    test_dir_remove();
+}
+
 static tn_session *session_of(tn_ctx *ctx, tn_graph *g, tn_program **p) {
     tn_session *s;
     if (tn_compile(g, NULL, p) || tn_session_new(*p, &s)) fail_msg("%s", tn_ctx_error(ctx));
@@ -383,9 +390,14 @@ static void test_open_dims(void **state) {
     tn_graph_set_seed(g, 3);
     int64_t b = tn_dim(g, "batch", 1, B, 1), l = tn_dim(g, "length", 1, L, 1);
     open_outputs(g, tn_input(g, "x", TN_F32, TN_DIMS(b, l, 16)), tn_input(g, "at", TN_I64, TN_DIMS(b)));
-    assert_string_equal(tn_dim_text(g, tn_dim_mul(g, b, l)), "batch*length");
-    assert_string_equal(tn_dim_text(g, 12), "12");
-    assert_null(tn_dim_text(g, INT64_MIN + 9999));
+    char text[16];
+    assert_int_equal(tn_dim_text(g, tn_dim_mul(g, b, l), text, sizeof text), 12);
+    assert_string_equal(text, "batch*length");
+    assert_int_equal(tn_dim_text(g, b, text, 3), 5);
+    assert_string_equal(text, "ba");
+    assert_int_equal(tn_dim_text(g, 12, NULL, 0), 2);
+    assert_int_equal(tn_dim_text(g, INT64_MIN + 9999, text, sizeof text), 0);
+    assert_string_equal(text, "");
     tn_ir_dim d;
     assert_int_equal(tn_ir_get_dim(g, 12, &d), TN_ERR_INVAL);
     assert_int_equal(tn_ir_get_dim(g, INT64_MIN + 9999, &d), TN_ERR_INVAL);
