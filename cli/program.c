@@ -2,7 +2,8 @@
  * compiled before, or compiled now and kept for the next time.
  *
  * A key of the cache is the model's path and all options that may change the program. What the model's files are, the library
- * compares. */
+ * compares. Dims with a range stay open, so a program that was made for inputs of one shape serves others: it is kept under a
+ * key without shapes, and what is found there is asked whether it takes these. */
 #include "cli.h"
 
 #include <fcntl.h>
@@ -47,23 +48,63 @@ static void add(char **text, const char *name, const char *what) {
     *text = more;
 }
 
+typedef struct given_input {
+    char *name;
+    tn_dtype dtype;
+    tn_shape shape;
+} given_input;
+static given_input next_input(cli *c, const char *text) {
+    const char *eq = strchr(text, '=');
+    if (!eq) cli_usage(c, "--input %s: expected NAME=2x3xf32:1,2,... or NAME=@file.npy", text);
+    given_input x = { .name = cli_format("%.*s", (int)(eq - text), text) };
+    value v = value_parse(c, x.name, eq + 1);
+    x.dtype = v.dtype, x.shape = v.shape;
+    value_free(&v);
+    return x;
+}
+
 /* Of inputs types alone: the sizes of a model may be theirs. */
-static void add_inputs(cli *c, char **key) {
+static void add_inputs(cli *c, char **key, bool shapes) {
     int at = 0;
     for (const char *text; (text = cli_next(c, "input", &at));) {
-        const char *eq = strchr(text, '=');
-        if (!eq) cli_usage(c, "--input %s: expected NAME=2x3xf32:1,2,... or NAME=@file.npy", text);
-        char *name = cli_format("%.*s", (int)(eq - text), text);
-        value v = value_parse(c, name, eq + 1);
-        char *type = shape_text(v.dtype, v.shape);
-        add(key, name, type);
-        value_free(&v);
-        free(name), free(type);
+        given_input x = next_input(c, text);
+        char *type = shapes ? shape_text(x.dtype, x.shape) : cli_format("%s, %d axes", tn_dtype_name(x.dtype), x.shape.rank);
+        add(key, x.name, type);
+        free(x.name), free(type);
     }
 }
 
+static bool any_range(cli *c) {
+    int at = 0;
+    bool any = false;
+    for (cli_dim d; cli_next_dim(c, &at, &d); free(d.name)) any |= d.is_range;
+    return any;
+}
+
+/* All that is given is an input of the program, of its sizes but where runs give them. */
+static bool takes_inputs(cli *c, const tn_program *p) {
+    int at = 0;
+    bool takes = true;
+    for (const char *text; takes && (text = cli_next(c, "input", &at));) {
+        given_input x = next_input(c, text);
+        bool found = false;
+        for (int i = 0; i < tn_program_n_slots(p) && !found; i++) {
+            char kind;
+            const char *name;
+            tn_dtype t;
+            tn_shape own;
+            cli_need(c, tn_program_slot(p, i, &kind, &name, &t, &own));
+            found = kind == 'i' && !strcmp(name, x.name) && t == x.dtype && own.rank == x.shape.rank;
+            for (int k = 0; k < own.rank && found; k++) found = own.dim[k] < 0 || own.dim[k] == x.shape.dim[k];
+        }
+        takes = found;
+        free(x.name);
+    }
+    return takes;
+}
+
 /* NULL: such a program is not kept. */
-static char *key_of(cli *c, const char *spec, const tn_compile_opts *o) {
+static char *key_of(cli *c, const char *spec, const tn_compile_opts *o, bool shapes) {
     if (!model_is_onnx(spec) || o->no_cache || o->schedule || o->mode == TN_MODE_IMMEDIATE || strcmp(o->device, "cpu") != 0)
         return NULL;
     char *path = realpath(spec, NULL), number[32];
@@ -75,7 +116,7 @@ static char *key_of(cli *c, const char *spec, const tn_compile_opts *o) {
     add(&key, "mode", cli_mode_name(o->mode));
     for (int i = 0; i < c->n_given; i++)
         if (!is_of_run(c->given[i].name) && !is_run_size(c, &c->given[i])) add(&key, c->given[i].name, c->given[i].value);
-    add_inputs(c, &key);
+    add_inputs(c, &key, shapes);
     return key;
 }
 
@@ -86,8 +127,15 @@ program program_open(cli *c, const char *spec, uint64_t seed, const tn_compile_o
         return x;
     }
     tn_ctx *ctx = cli_ctx(c); /* before the model is read: what changes from here on is noticed */
-    x.key = key_of(c, spec, o);
-    if (x.key) cli_need(c, tn_program_find(ctx, x.key, &x.p));
+    bool open = any_range(c), other = false; /* other: a program for sizes that the model does not name */
+    for (int shapes = !open; shapes < 2 && !x.p; shapes++) {
+        free(x.key);
+        x.key = key_of(c, spec, o, shapes);
+        if (x.key) cli_need(c, tn_program_find(ctx, x.key, &x.p));
+        if (!x.p || shapes || takes_inputs(c, x.p)) continue;
+        tn_program_free(x.p);
+        x.p = NULL, other = true;
+    }
     if (x.p) {
         free(x.key);
         x.key = NULL;
@@ -96,6 +144,10 @@ program program_open(cli *c, const char *spec, uint64_t seed, const tn_compile_o
     tn_graph *g = model_open(c, spec, seed);
     cli_need(c, tn_compile(g, o, &x.p));
     tn_graph_free(g); /* its memory is the run's now */
+    if (open && !other && takes_inputs(c, x.p)) {
+        free(x.key);
+        x.key = key_of(c, spec, o, false);
+    }
     x.compiled = true;
     return x;
 }

@@ -134,6 +134,35 @@ make "$work/temp.onnx" 3 "$work/out.data"
 compiled "other external data" "$work/out.onnx"
 cmp -s "$work/want" "$work/out" && fail "other external data, the same values"
 
+# ---- open dims: one program for all sizes, by inputs or by name; other ranges have their own
+count_compiled() { # options of each run: how many of them compiled
+    local n=0
+    for size in "$@"; do
+        # shellcheck disable=SC2086 # words of one run
+        "$tenon" run "$work/net.onnx" --threads 1 --dim batch=1..64 $size >"$work/out" 2>"$work/err" || fail "open dims, $size: $(cat "$work/err")"
+        [ "$(how)" = compiled ] && n=$((n + 1))
+        [ "$(how)" = loaded ] || for _ in $(seq 100); do
+            sleep 0.1
+            [ "$(find "$work/cache" -name 'tenon-*' | wc -l)" = 0 ] && break
+        done
+    done
+    echo $n
+}
+# shellcheck disable=SC2054 # words
+sizes=('--input x=3x64xf32:1' '--input x=64x64xf32:0.5' '--input x=1x64xf32:2' '--dim batch=7' '--dim batch=40')
+[ "$(count_compiled "${sizes[@]}")" = 2 ] || fail "inputs of three sizes and two sizes by name: not two programs"
+[ "$(count_compiled "${sizes[@]}")" = 0 ] || fail "sizes of before compile again"
+for size in 3 64; do # the values are those of a program for that size
+    "$tenon" run "$work/net.onnx" --threads 1 --input "x=${size}x64xf32:0.5" --no-cache --limit -1 >"$work/want" 2>/dev/null
+    "$tenon" run "$work/net.onnx" --threads 1 --dim batch=1..64 --input "x=${size}x64xf32:0.5" --limit -1 >"$work/out" 2>"$work/err"
+    [ "$(how)" = loaded ] || fail "batch $size compiles"
+    same "batch $size of a program for 1 to 64"
+done
+"$tenon" run "$work/net.onnx" --threads 1 --dim batch=1..64 --input x=65x64xf32:1 >/dev/null 2>"$work/err" && fail "a batch of 65 runs"
+grep -q 'dim batch is 65: expected 1 to 64' "$work/err" || fail "a batch of 65: $(cat "$work/err")"
+"$tenon" run "$work/net.onnx" --threads 1 --dim batch=1..64 --input x=3x65xf32:1 >/dev/null 2>"$work/err" && fail "65 columns run"
+grep -q 'another shape' "$work/err" || fail "65 columns: $(cat "$work/err")"
+
 until_loaded "$work/out.onnx" # nothing is being written then
 "$tenon" cache prune >/dev/null || fail "prune"
 [ "$(programs)" = 0 ] || fail "prune leaves $(programs) programs"
