@@ -75,6 +75,7 @@ typedef struct cli_dim {
     int64_t lo, hi, multiple_of;
 } cli_dim;
 bool cli_next_dim(cli *c, int *at, cli_dim *out);
+bool cli_same_dim(const char *x, const char *y); /* x[0] is x_0_ in a graph */
 /* Words of a comma list, copied; the array and words live as long as the program. */
 int cli_words(const cli *c, const char *text, char **out, int cap);
 tn_mode cli_mode(const cli *c, const char *word);
@@ -194,6 +195,19 @@ tn_dtype model_dtype(const cli *c); /* --dtype: f32, or what contractions are to
 /* A builtin model, or an ONNX file, with another batch: its first size, the first dim of its inputs. NULL: it has none, or
  * cannot have that one (tn_ctx_error says why). */
 tn_graph *model_batch(cli *c, const char *spec, uint64_t seed, int64_t batch);
+/* sizes.c: values of a graph's symbolic dims: those of --dim NAME=SIZE and of --input; others are drawn. */
+enum { SIZES_MOST = 256 };
+typedef struct dim_sizes {
+    int n;
+    tn_ir_size size[SIZES_MOST];
+    bool given[SIZES_MOST];
+    int64_t lo[SIZES_MOST], hi[SIZES_MOST], multiple_of[SIZES_MOST];
+} dim_sizes;
+dim_sizes sizes_of(cli *c, const tn_graph *g);
+bool sizes_sample(dim_sizes *s, int turn, uint64_t seed); /* sizes to check in that turn, from 0; false: there are no more */
+char *sizes_text(const dim_sizes *s);                     /* "batch=7 seq=64"; free it */
+tn_graph *model_sized(cli *c,
+                      tn_graph *g); /* g for the sizes given, all of which must be; freed before g. g itself without dims */
 /* The same work with operands that lie otherwise: as given, transposed, with sizes padded to multiples of a block. Texts live
  * as long as the program. Returns how many there are, at most cap and at least one. */
 typedef struct model_layout {

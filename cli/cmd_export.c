@@ -63,11 +63,13 @@ static int export_model(cli *c) {
     e.train = cli_flag(c, "train"), e.freestanding = cli_flag(c, "freestanding");
     tn_graph *g = model_open(c, c->args[0], (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX));
     if (state) cli_need(c, tn_io_load_graph(c->ctx, g, state));
-    cli_need(c, tn_compile(g, &o, &p));
+    tn_graph *at = model_sized(c, g);
+    cli_need(c, tn_compile(at, &o, &p));
     cli_need(c, tn_program_export(p, &e, &x));
     save(c, x, code, header, weights);
     tn_export_free(x);
     tn_program_free(p);
+    if (at != g) tn_graph_free(at);
     tn_graph_free(g);
     free(header);
     return CLI_OK;
@@ -90,7 +92,7 @@ static const cli_option export_options[] = {
     { "state", 0, "FILE", "with the parameters of a .safetensors file as the initial ones" },
     { "seed", 's', "N", "of builtin models (default 1)" },
     { "fusion", 'f', "LEVEL", "0 none, 1 pairs, 2 elementwise and reductions, 3 by cost (default)" },
-    { "dim", 0, "NAME=SIZE", "the size of a named dim of an ONNX model (repeatable)" },
+    { "dim", 0, "NAME=SIZE", "the size of a symbolic dim of a graph, or of a named one of an ONNX model (repeatable)" },
     CLI_DTYPE_OPTION,
     { "plain-convolutions", 0, NULL, "of an ONNX model: sums of products as they stand, not by Winograd's way" },
     { NULL, 0, NULL, NULL },

@@ -260,7 +260,8 @@ static int tune(cli *c) {
     tn_cache_stats cache;
     if (cli_flag(c, "sweep")) return sweep(c);
     tn_graph *g = model_open(c, c->args[0], (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX));
-    tn_tuning *report = tune_graph(c, g, "tune", cli_number(c, "seconds", 10, 0.01, 1e6));
+    tn_graph *at = model_sized(c, g);
+    tn_tuning *report = tune_graph(c, at, "tune", cli_number(c, "seconds", 10, 0.01, 1e6));
     cli_need(c, tn_cache_get_stats(c->ctx, &cache));
     tn_tuning_get_summary(report, &s);
     if (c->json)
@@ -274,6 +275,7 @@ static int tune(cli *c) {
     else if (!cli_flag(c, "dry-run") && s.changed)
         cli_note(c, "nothing kept: what is faster alone is slower together");
     tn_tuning_free(report);
+    if (at != g) tn_graph_free(at);
     tn_graph_free(g);
     return CLI_OK;
 }

@@ -18,6 +18,7 @@ typedef struct node_data { /* values of one node in one run */
 
 typedef struct checked { /* result of one mode */
     const char *mode;
+    char *sizes;       /* of symbolic dims, or NULL */
     int values, bad;   /* nodes checked, nodes that missed their bound */
     int inside;        /* nodes of bodies */
     tn_ir_value first; /* the first of those */
@@ -65,14 +66,33 @@ static const node_data *op_of(const node_data *nodes, int n, int i) {
     return &nodes[at < 0 ? i : at];
 }
 
-/* Inputs random from the seed, the same in every mode; states by their initial values; constants from the evaluator. */
+/* --input NAME=..: true when it is given. */
+static bool fill_given(cli *c, const char *name, value *to) {
+    int at = 0;
+    bool found = false;
+    for (const char *text; (text = cli_next(c, "input", &at));) {
+        size_t n = strcspn(text, "=");
+        if (strlen(name) != n || memcmp(name, text, n)) continue;
+        value v = value_parse(c, name, text + n + 1);
+        char *given = shape_text(v.dtype, v.shape), *want = shape_text(to->dtype, to->shape);
+        if (strcmp(given, want)) cli_usage(c, "--input %s: %s given, the graph wants %s", name, given, want);
+        memcpy(to->data, v.data, v.bytes);
+        value_free(&v);
+        free(given), free(want);
+        found = true;
+    }
+    return found;
+}
+
+/* Inputs as given, or random from the seed, the same in every mode; states by their initial values; constants from the
+ * evaluator. */
 static void fill_sources(cli *c, tn_graph *g, node_data *nodes, int n, uint64_t seed) {
     tn_binding *in = cli_alloc(sizeof(tn_binding) * ((size_t)n + 1));
     int n_in = 0;
     for (int i = 0; i < n; i++) {
         if (strcmp(nodes[i].v.op, "input")) continue;
         uint64_t own = seed + 0x51ed2701u * (uint64_t)(i + 1);
-        value_random(&nodes[i].data, &own, FEW_NUMBERS);
+        if (!fill_given(c, nodes[i].v.name, &nodes[i].data)) value_random(&nodes[i].data, &own, FEW_NUMBERS);
         in[n_in++] = (tn_binding){ nodes[i].v.name, nodes[i].data.data };
     }
     tn_ir_eval *e;
@@ -107,8 +127,10 @@ static void compare_node(cli *c, tn_graph *g, node_data *nodes, int n, int i, ch
     r->shape = shape_text(nodes[i].v.dtype, nodes[i].v.shape);
 }
 
-/* A graph whose value `only` (with its operands), or every value when only < 0, is an output; run once. */
-static void run_with_outputs(cli *c, node_data *nodes, int n, const tn_compile_opts *o, uint64_t seed, int only) {
+/* A graph whose value `only` (with its operands), or every value when only < 0, is an output; run once. Symbolic dims stay
+ * open in the program, and get their values from the session. */
+static void run_with_outputs(cli *c, node_data *nodes, int n, const tn_compile_opts *o, uint64_t seed, int only,
+                             const dim_sizes *at) {
     tn_graph *g = model_open(c, c->args[0], seed);
     bool *out = cli_alloc((size_t)n + 1);
     for (int i = 0; i < n; i++) out[i] = only < 0 || i == only;
@@ -127,7 +149,8 @@ static void run_with_outputs(cli *c, node_data *nodes, int n, const tn_compile_o
     tn_session *s;
     cli_need(c, tn_compile(g, o, &p));
     cli_need(c, tn_session_new(p, &s));
-    ports io = ports_new(c, p);
+    for (int i = 0; i < at->n; i++) cli_need(c, tn_bind_dim(s, at->size[i].name, at->size[i].size));
+    ports io = ports_of(c, p, s);
     ports_poison(&io);
     for (int i = 0; i < n; i++) {
         int k = strcmp(nodes[i].v.op, "input") ? -1 : tn_session_slot(s, nodes[i].v.name);
@@ -150,22 +173,23 @@ static void run_with_outputs(cli *c, node_data *nodes, int n, const tn_compile_o
     free(out);
 }
 
-static checked check_mode(cli *c, const char *mode, uint64_t seed) {
+static checked check_mode(cli *c, const char *mode, uint64_t seed, const dim_sizes *at) {
     checked r = { .mode = mode };
     tn_compile_opts o = cli_compile_opts(c);
     o.mode = cli_mode(c, mode);
     int n;
-    tn_graph *g = model_open(c, c->args[0], seed);
+    tn_graph *open = model_open(c, c->args[0], seed), *g = at->n ? tn_ir_at(open, at->size, at->n) : open;
+    if (!g) cli_fail(c, "%s", tn_ctx_error(c->ctx));
     node_data *nodes = list_nodes(c, g, &n);
     fill_sources(c, g, nodes, n, seed);
     bool each = cli_flag(c, "each");
     progress bar = progress_begin(c, mode, n);
-    if (!each) run_with_outputs(c, nodes, n, &o, seed, -1);
+    if (!each) run_with_outputs(c, nodes, n, &o, seed, -1, at);
     for (int i = 0; i < n; i++) {
         r.inside += nodes[i].inside;
         if (nodes[i].source || nodes[i].inside) continue;
         progress_step(&bar, i, nodes[i].v.op);
-        if (each) run_with_outputs(c, nodes, n, &o, seed, i);
+        if (each) run_with_outputs(c, nodes, n, &o, seed, i, at);
         compare_node(c, g, nodes, n, i, &r);
     }
     progress_end(&bar);
@@ -176,7 +200,8 @@ static checked check_mode(cli *c, const char *mode, uint64_t seed) {
         r.first.name = r.first.name ? cli_format("%s", r.first.name) : NULL;
         r.first.where = r.first.where ? cli_format("%s", r.first.where) : NULL;
     }
-    tn_graph_free(g);
+    if (g != open) tn_graph_free(g);
+    tn_graph_free(open);
     return r;
 }
 
@@ -209,6 +234,7 @@ static void report_json(const cli *c, const checked *r, int n, bool ok) {
     for (int i = 0; i < n; i++) {
         json_line(&j, NULL);
         json_text(&j, "mode", r[i].mode);
+        if (r[i].sizes) json_text(&j, "sizes", r[i].sizes);
         json_int(&j, "values", r[i].values);
         json_int(&j, "inside_bodies", r[i].inside);
         json_int(&j, "bad", r[i].bad);
@@ -252,35 +278,65 @@ static void report_text(const checked *r) {
            (long long)r->difference.index, r->difference.got, r->difference.want, r->difference.bound);
 }
 
-static int run(cli *c) {
-    char *modes[4];
-    uint64_t seed = (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX);
-    int n = cli_words(c, cli_text(c, "modes", "immediate,compiled"), modes, 4);
-    for (int i = 0; i < n; i++) cli_mode(c, modes[i]);
-    checked r[4];
+/* All modes, at sizes that are given or drawn. Returns false when a value misses its bound. */
+static bool check_sizes(cli *c, char *const *modes, int n, uint64_t seed, const dim_sizes *at, checked *r) {
     bool ok = true;
+    char *said = at->n ? sizes_text(at) : NULL;
+    if (said && !c->json) printf("%s\n", said);
     for (int i = 0; i < n; i++) {
-        r[i] = check_mode(c, modes[i], seed);
+        r[i] = check_mode(c, modes[i], seed, at);
+        r[i].sizes = said ? cli_format("%s", said) : NULL;
         ok = ok && !r[i].bad;
         if (i) compare_modes(&r[i], &r[0]);
         if (!c->json) report_text(&r[i]);
         if (!c->json && i) report_modes(&r[i], &r[0]);
     }
-    if (c->json) report_json(c, r, n, ok);
     for (int i = 0; i < n; i++) {
         for (int k = 0; k < r[i].n; k++) value_free(&r[i].nodes[k].data);
         free(r[i].nodes);
-        free(r[i].shape);
-        free(modes[i]);
+    }
+    free(said);
+    return ok;
+}
+
+static int run(cli *c) {
+    enum { MODES = 4, TURNS = 3 };
+    char *modes[MODES];
+    uint64_t seed = (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX);
+    int n = cli_words(c, cli_text(c, "modes", "immediate,compiled"), modes, MODES), n_checked = 0;
+    for (int i = 0; i < n; i++) cli_mode(c, modes[i]);
+    checked r[MODES * TURNS];
+    bool ok = true;
+    tn_graph *g = model_open(c, c->args[0], seed);
+    dim_sizes at = sizes_of(c, g);
+    for (int turn = 0; turn < TURNS && sizes_sample(&at, turn, seed); turn++) {
+        tn_graph *sized = at.n ? tn_ir_at(g, at.size, at.n) : NULL;
+        if (at.n && !sized) { /* two sizes that do not go together, such as a cut that is longer than what it cuts */
+            char *said = sizes_text(&at);
+            cli_note(c, "%s is left out: %s", said, tn_ctx_error(c->ctx));
+            free(said);
+            continue;
+        }
+        tn_graph_free(sized);
+        ok &= check_sizes(c, modes, n, seed, &at, r + n_checked);
+        n_checked += n;
+    }
+    tn_graph_free(g);
+    if (!n_checked) cli_fail(c, "none of these sizes can be checked");
+    if (c->json) report_json(c, r, n_checked, ok);
+    for (int i = 0; i < n_checked; i++) {
+        free(r[i].shape), free(r[i].sizes);
         if (r[i].bad) free((char *)r[i].first.name), free((char *)r[i].first.where);
     }
+    for (int i = 0; i < n; i++) free(modes[i]);
     return ok ? CLI_OK : CLI_FAILED;
 }
 
 static const cli_option options[] = {
     { "modes", 'm', "LIST", "modes to check (default immediate,compiled)" },
     { "each", 0, NULL, "one value at a time, so that the rest stays fused as in the real program (compiles once a value)" },
-    { "seed", 's', "N", "of inputs and of builtin models (default 1)" },
+    { "input", 'i', "NAME=SPEC", "an input, as for `tenon run`; those not given are random" },
+    { "seed", 's', "N", "of inputs that are not given and of builtin models (default 1)" },
     CLI_DTYPE_OPTION,
     CLI_LEVEL_OPTIONS,
     { NULL, 0, NULL, NULL },
@@ -298,10 +354,14 @@ const cli_command command_verify = {
     "bodies\n"
     "can change.\n"
     "The second mode and those after it are compared with the first, too: bit for bit, or how far they are apart.\n"
+    "Symbolic dims stay open in the programs, which are checked at three sizes of each: the least, the largest (at most 64) "
+    "and "
+    "one\nbetween; or at what --dim NAME=SIZE and shapes of --input give.\n"
     "Exit code 1 when a value misses its bound.\n\n"
     "examples:\n"
     "  tenon verify @cnn:8\n"
     "  tenon verify net.tn --modes compiled --fusion 2 --each\n"
+    "  tenon verify net.onnx --dim batch=1..64\n"
     "  tenon verify @mlp:64x64 --modes immediate,graph,compiled,loop --json",
     1,
     1,

@@ -433,7 +433,7 @@ static void read_dims(cli *c, tn_onnx_dim *dims, tn_onnx_range *ranges, int cap,
     for (int turn = 0, at = 0; turn < 2; turn++, at = 0) {
         for (cli_dim d; cli_next_dim(c, &at, &d);) {
             bool open = false;
-            for (int i = 0; i < o->n_ranges; i++) open |= turn && !strcmp(o->ranges[i].name, d.name);
+            for (int i = 0; i < o->n_ranges; i++) open |= turn && cli_same_dim(o->ranges[i].name, d.name);
             if (o->n_dims == cap || o->n_ranges == cap) cli_usage(c, "more than %d --dim", cap);
             if (turn == 0 && d.is_range)
                 ranges[o->n_ranges++] = (tn_onnx_range){ d.name, d.lo, d.hi, d.multiple_of };

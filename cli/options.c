@@ -1,6 +1,7 @@
 /* options.c - typed reading of options, messages, the context: what every subcommand starts with. */
 #include "cli.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -131,6 +132,16 @@ bool cli_next_dim(cli *c, int *at, cli_dim *out) {
     out->name = cli_format("%.*s", (int)(eq - text), text);
     return true;
 }
+
+/* As an import names it in a graph: x[0] is x_0_ there. */
+bool cli_same_dim(const char *x, const char *y) {
+    for (; *x && *y; x++, y++) {
+        char a = isalnum((unsigned char)*x) ? *x : '_', b = isalnum((unsigned char)*y) ? *y : '_';
+        if (a != b) return false;
+    }
+    return !*x && !*y;
+}
+
 int64_t cli_int(const cli *c, const char *name, int64_t fallback, int64_t lo, int64_t hi) {
     const char *text = cli_text(c, name, NULL);
     if (!text) return fallback;

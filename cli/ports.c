@@ -4,13 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool has_dim(cli *c, const tn_program *p, const char *name) {
+/* As the program calls it, or NULL. */
+static const char *find_dim(cli *c, const tn_program *p, const char *name) {
     const char *own;
     for (int i = 0; i < tn_program_n_dims(p); i++) {
         cli_need(c, tn_program_dim(p, i, &own, NULL, NULL, NULL));
-        if (!strcmp(own, name)) return true;
+        if (cli_same_dim(own, name)) return own;
     }
-    return false;
+    return NULL;
 }
 /* By the shapes of --input, then by --dim NAME=SIZE. Dims that an ONNX model's import gave a size are no more. */
 static void bind_dims(cli *c, const tn_program *p, tn_session *s) {
@@ -28,9 +29,11 @@ static void bind_dims(cli *c, const tn_program *p, tn_session *s) {
         free(own);
     }
     at = 0;
-    for (cli_dim d; cli_next_dim(c, &at, &d); free(d.name))
-        if (!d.is_range && (!c->n_args || !model_is_onnx(c->args[0]) || has_dim(c, p, d.name)))
-            cli_need(c, tn_bind_dim(s, d.name, d.lo));
+    for (cli_dim d; cli_next_dim(c, &at, &d); free(d.name)) {
+        const char *own = find_dim(c, p, d.name);
+        if (!d.is_range && (!c->n_args || !model_is_onnx(c->args[0]) || own))
+            cli_need(c, tn_bind_dim(s, own ? own : d.name, d.lo));
+    }
     tn_shape shape;
     bool missing = tn_session_shape(s, 0, &shape) != TN_OK;
     for (int i = 0; missing && i < tn_program_n_dims(p); i++) {

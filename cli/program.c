@@ -35,10 +35,10 @@ static bool is_of_run(const char *name) {
 static bool is_run_size(cli *c, const cli_given *g) {
     int at = 0;
     bool open = false;
-    size_t n = strcspn(g->value ? g->value : "", "=");
-    if (strcmp(g->name, "dim") || !g->value || strstr(g->value + n, "..")) return false;
-    for (cli_dim d; cli_next_dim(c, &at, &d); free(d.name))
-        open |= d.is_range && strlen(d.name) == n && !memcmp(d.name, g->value, n);
+    if (strcmp(g->name, "dim") || !g->value || strstr(g->value, "..")) return false;
+    char *name = cli_format("%.*s", (int)strcspn(g->value, "="), g->value);
+    for (cli_dim d; cli_next_dim(c, &at, &d); free(d.name)) open |= d.is_range && cli_same_dim(d.name, name);
+    free(name);
     return open;
 }
 
@@ -126,7 +126,7 @@ program program_open(cli *c, const char *spec, uint64_t seed, const tn_compile_o
         cli_need(c, tn_program_load(cli_ctx(c), spec, &x.p));
         return x;
     }
-    tn_ctx *ctx = cli_ctx(c); /* before the model is read: what changes from here on is noticed */
+    tn_ctx *ctx = cli_ctx(c);                /* before the model is read: what changes from here on is noticed */
     bool open = any_range(c), other = false; /* other: a program for sizes that the model does not name */
     for (int shapes = !open; shapes < 2 && !x.p; shapes++) {
         free(x.key);

@@ -75,8 +75,18 @@ typedef struct {
     const char *name; /* of a dim; else NULL */
     int64_t x, y;     /* numbers, or handles */
     int64_t lo, hi;   /* all values are between them; at the ends of int64_t: no bound is known */
+    int64_t multiple_of;
 } tn_ir_dim;
 TN_API TN_CHECK tn_status tn_ir_get_dim(const tn_graph *g, int64_t handle, tn_ir_dim *out_dim);
+/* The handle of dim i of g, in the order in which they were made; 0: there are no more. */
+TN_API int64_t tn_ir_dim_handle(const tn_graph *g, int i);
+/* g for values of all its dims: sizes are numbers, values have the ids that they have in g. NULL on an error (tn_ctx_error).
+ * Arrays of constants and states stay g's, which is freed after it. */
+typedef struct {
+    const char *name;
+    int64_t size;
+} tn_ir_size;
+TN_API tn_graph *tn_ir_at(const tn_graph *g, const tn_ir_size *sizes, int n);
 
 /* Bodies of if and while are numbered from 1 (attr of these ops): ids of their parameters and results. */
 typedef struct {

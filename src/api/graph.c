@@ -3,7 +3,9 @@
  * In: calls from outside, with any arguments. Out: nodes in g->ir, or the graph's sticky error. A graph owns one arena with
  * everything in it, and the buffers of immediate mode; scratch of one call is in an arena of that call. */
 #include "api/api.h"
+#include "ir/kernel.h"
 #include "run/run.h"
+#include "tenon/tenon_ir.h"
 
 #include <stdio.h>
 
@@ -206,12 +208,29 @@ typedef struct making {
     size_t n_text;
     bool immediate;
     const char *device;
+    const tn_graph *of; /* for these sizes */
+    const tn_ir_size *sizes;
+    int n_sizes;
 } making;
+static graph *make_at(const making *m) {
+    const exts *t = m->of->ir->params;
+    int64_t *values = ARENA_ARRAY(&m->g->arena, int64_t, t ? t->n_dims + 1 : 1);
+    for (int d = 0; t && d < t->n_dims; d++) {
+        const ext_row *r = exts_row(t, exts_dim(t, d));
+        int i = 0;
+        while (i < m->n_sizes && strcmp(m->sizes[i].name, r->name)) i++;
+        if (i == m->n_sizes) guard_fail(&m->g->gd, TN_ERR_INVAL, "tn_ir_at: dim %s has no size", r->name);
+        values[d] = m->sizes[i].size;
+    }
+    return graph_at(m->of->ir, values, &m->g->arena);
+}
 static void make_guarded(void *arg) {
     making *m = arg;
     m->g->immediate = m->immediate;
     if (m->device) m->g->device = arena_strdup(&m->g->arena, m->device);
-    m->g->ir = m->text ? graph_parse(&m->g->arena, m->text, m->n_text, m->file) : graph_make(&m->g->arena, m->name);
+    m->g->ir = m->of     ? make_at(m)
+               : m->text ? graph_parse(&m->g->arena, m->text, m->n_text, m->file)
+                         : graph_make(&m->g->arena, m->name);
 }
 static tn_graph *graph_from(tn_ctx *ctx, making m) {
     ctx_enter(ctx);
@@ -240,6 +259,20 @@ tn_graph *tn_graph_parse(tn_ctx *ctx, const char *text, size_t n_text, const cha
         return NULL;
     }
     return graph_from(ctx, (making){ .text = text, .n_text = n_text, .file = file ? file : "text" });
+}
+
+tn_graph *tn_ir_at(const tn_graph *g, const tn_ir_size *sizes, int n) {
+    if (!g) return NULL;
+    if (!g->err.code && n >= 0 && (sizes || !n)) {
+        tn_graph *at = graph_from(g->ctx, (making){ .of = g, .sizes = sizes, .n_sizes = n });
+        if (at) at->seed = g->seed;
+        return at;
+    }
+    if (g->err.code)
+        api_report(g->ctx, &g->err);
+    else
+        err_set(&g->ctx->err, TN_ERR_INVAL, "tn_ir_at: a NULL argument");
+    return NULL;
 }
 
 void tn_graph_free(tn_graph *g) {

@@ -167,8 +167,14 @@ tn_status tn_ir_get_dim(const tn_graph *g, int64_t handle, tn_ir_dim *out_dim) {
     if (!g || !out_dim || g->err.code || ext_is_lit(handle)) return TN_ERR_INVAL;
     if (!g->ir->params || ext_index(handle) >= g->ir->params->at.n) return TN_ERR_INVAL;
     const ext_row *r = exts_row(g->ir->params, handle);
-    *out_dim = (tn_ir_dim){ .op = ops[r->op], .name = r->name, .x = r->a, .y = r->b, .lo = r->lo, .hi = r->hi };
+    *out_dim = (tn_ir_dim){
+        .op = ops[r->op], .name = r->name, .x = r->a, .y = r->b, .lo = r->lo, .hi = r->hi, .multiple_of = r->divisor
+    };
     return TN_OK;
+}
+
+int64_t tn_ir_dim_handle(const tn_graph *g, int i) {
+    return g && !g->err.code && g->ir->params && i >= 0 && i < g->ir->params->n_dims ? exts_dim(g->ir->params, i) : 0;
 }
 
 tn_status tn_ir_get_body(const tn_graph *g, int body, tn_ir_body *out_body) {

@@ -654,9 +654,12 @@ void export_object(exporter *x, export_files *out) {
 }
 
 void export_begin(exporter *x, const plan *p, export_form *form) {
-    if (p->params)
+    if (p->params && p->params->n_dims) {
+        const ext_row *r = exts_row(p->params, exts_dim(p->params, 0));
         guard_fail(p->a->gd, TN_ERR_UNSUPPORTED,
-                   "a file of its own needs sizes that are all known: give the symbolic dims values");
+                   "a file of its own is for one size: dim %s is %lld to %lld; give it with --dim %s=SIZE, in C with tn_ir_at",
+                   r->name, (long long)r->lo, (long long)r->hi, r->name);
+    }
     *x = (exporter){
         .a = p->a, .p = p, .f = form, .upper = upper(p->a, form->name), .threads = p->threads > 1 ? p->threads : 1
     };

@@ -277,6 +277,43 @@ static void elements_load_and_store(void **state) {
     }
 }
 
+/* A graph for given sizes has the values of the open one, by their ids. */
+static void graphs_at_sizes(void **state) {
+    (void)state;
+    tn_ctx *ctx = tn_ctx_new(NULL);
+    tn_graph *g = tn_graph_new(ctx, "g");
+    assert_int_equal(tn_ir_dim_handle(g, 0), 0);
+    int64_t n = tn_dim(g, "n", 2, 8, 2), m = tn_dim(g, "m", 1, 9, 1);
+    assert_true(tn_ir_dim_handle(g, 0) == n && tn_ir_dim_handle(g, 1) == m);
+    assert_true(tn_ir_dim_handle(g, 2) == 0 && tn_ir_dim_handle(g, -1) == 0);
+    tn_ir_dim d;
+    assert_int_equal(tn_ir_get_dim(g, n, &d), TN_OK);
+    assert_true(d.lo == 2 && d.hi == 8 && d.multiple_of == 2);
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(n, 3)), k = tn_const(g, TN_F32, TN_DIMS(3), (float[]){ 1, 2, 3 });
+    tn_tensor y = tn_slice_axis(tn_add(x, k), 0, 0, tn_dim_min(g, n, m), 1);
+    tn_output(y, "y");
+    const tn_ir_size sizes[] = { { "m", 3 }, { "n", 4 } }, odd[] = { { "m", 3 }, { "n", 3 } };
+    assert_null(tn_ir_at(g, sizes, 1));
+    assert_non_null(strstr(tn_ctx_error(ctx), "dim n has no size"));
+    assert_null(tn_ir_at(g, odd, 2));
+    assert_non_null(strstr(tn_ctx_error(ctx), "a multiple of 2"));
+    assert_null(tn_ir_at(g, NULL, 2));
+    assert_null(tn_ir_at(NULL, sizes, 2));
+    tn_graph *at = tn_ir_at(g, sizes, 2);
+    assert_non_null(at);
+    tn_ir_value v;
+    assert_int_equal(tn_ir_n_values(at), tn_ir_n_values(g));
+    assert_int_equal(tn_ir_get_value(at, (int)y.id - 1, &v), TN_OK);
+    assert_true(v.shape.rank == 2 && v.shape.dim[0] == 3 && v.shape.dim[1] == 3);
+    float in[12] = { 0 };
+    tn_ir_eval *e;
+    int64_t count;
+    assert_int_equal(tn_ir_evaluate(at, &(tn_binding){ "x", in }, 1, &e), TN_OK);
+    const double *got = tn_ir_eval_values(e, v.tensor, &count);
+    assert_true(got && count == 9 && got[0] == 1 && got[8] == 3);
+    tn_ir_eval_free(e), tn_graph_free(at), tn_graph_free(g), tn_ctx_free(ctx);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ops_and_passes_are_listed),
@@ -286,6 +323,7 @@ int main(void) {
         cmocka_unit_test(elementwise_and_exact_ops_are_compared),
         cmocka_unit_test(results_of_loops_are_compared),
         cmocka_unit_test(elements_load_and_store),
+        cmocka_unit_test(graphs_at_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -116,10 +116,21 @@ out_has "[-]9007199254740993, 1" "run: words of 64 bits with a sign"
 expect 0 run "$dir/words.tn" "$@" --json
 out_has "18446744073709551615, *9007199254740993" "run --json: words of 64 bits"
 printf 'graph @g<n 1..8>(x f32[n,4]) {\n %%1 = neg x f32[n,4]\n return %%1 as "y"\n}\n' >"$dir/dim.tn"
-for k in verify "opt --verify"; do
-    expect 1 $k "$dir/dim.tn"
-    err_has "input %1 x has a symbolic dim" "$k of a symbolic dim"
-done
+expect 1 opt --verify "$dir/dim.tn"
+err_has "input %1 x has a symbolic dim" "opt --verify of a symbolic dim"
+expect 0 verify "$dir/dim.tn" --modes immediate,graph,compiled,loop
+[ "$(grep -c '^n=[1-8]$' "$dir/out")" = 3 ] && [ "$(grep -c '1 values agree' "$dir/out")" = 12 ] || fail "verify of a dim: $(cat "$dir/out")"
+expect 0 verify "$dir/dim.tn" --dim n=5
+[ "$(grep -c '^n=' "$dir/out")" = 1 ] && out_has '^n=5$' "verify --dim n=5"
+expect 0 verify "$dir/dim.tn" --input x=3x4xf32:1 --json
+out_has '"sizes": "n=3"' "verify --input x=3x4"
+expect 1 verify "$dir/dim.tn" --dim n=9
+err_has "dim n is 9: expected 1 to 8" "verify --dim n=9"
+expect 2 verify "$dir/dim.tn" --input x=3x5xf32:1
+err_has "3,5. given, the graph wants f32.3,4" "verify --input x=3x5"
+printf 'graph @cut<n 1..8, m 1..8>(x f32[n+m]) {\n %%1 = slice x start=[0] step=[1] f32[m]\n %%2 = sum %%1 axes=[0] f32[1]\n return %%2 as "s"\n}\n' >"$dir/cut.tn"
+expect 0 verify "$dir/cut.tn"
+out_has '^n=1 m=8$' "verify of two dims"
 printf 'graph @g(c bool[], x f32[4]) {\n region @r(%%1 f32[4]) {\n %%2 = neg %%1 f32[4]\n return %%2\n }\n region @s(%%3 f32[4]) {\n %%4 = exp %%3 f32[4]\n return %%4\n }\n %%5 = if c, x then=@r else=@s f32[4]\n return %%5 as "y"\n}\n' >"$dir/if.tn"
 expect 0 verify "$dir/if.tn"
 out_has "^immediate  *1 values agree" "verify of a branch"
@@ -412,7 +423,12 @@ EOF
 "$tenon" run dims.tn --dim batch=3 2>&1 | grep -q 'dim batch is 3: expected 2 to 8, a multiple of 2' || fail "run --dim batch=3"
 "$tenon" run dims.tn 2>&1 | grep -q 'dim batch is 2 to 8' || fail "run without --dim"
 "$tenon" explain dims.tn | grep -q 'sizes given at run time: batch 2..8 by 2' || fail "explain with dims"
-"$tenon" export dims.tn -o dims.c 2>&1 | grep -q 'symbolic dims' || fail "export with dims"
+"$tenon" export dims.tn -o dims.c 2>&1 | grep -q 'dim batch is 2 to 8; give it with --dim batch=SIZE' || fail "export with dims"
+"$tenon" emit dims.tn 2>&1 | grep -q 'dim batch is 2 to 8; give it with --dim batch=SIZE' || fail "emit with dims"
+"$tenon" export dims.tn -o dims.c --dim batch=4 --quiet || fail "export --dim batch=4"
+"$tenon" emit dims.tn --dim batch=4 | grep -q 'x\[12\]' || fail "emit --dim batch=4: $("$tenon" emit dims.tn --dim batch=4 | head -50)"
+"$tenon" export dims.tn -o dims.c --dim batch=3 2>&1 | grep -q 'dim batch is 3: expected 2 to 8, a multiple of 2' || fail "export --dim batch=3"
+"$tenon" tune dims.tn --dim batch=4 --seconds 0.1 --dry-run --quiet > /dev/null || fail "tune --dim batch=4"
 "$tenon" run dims.tn --input x=4x3xf32:0 2> /dev/null | grep -q 'y f32\[4,1\]' || fail "run --input x=4x3: $("$tenon" run dims.tn --input x=4x3xf32:0 2>&1)"
 "$tenon" run dims.tn --input x=4x2xf32:0 2>&1 | grep -q 'axis 1 of "x" is 3; given is 2' || fail "run --input x=4x2"
 "$tenon" run dims.tn --dim batch=4 --dim bath=4 2>&1 | grep -q 'no dim "bath"' || fail "run --dim bath"
@@ -431,6 +447,9 @@ done
 "$tenon" explain "$dir/rows.onnx" --dim 'x[0]=1..8' | grep -q 'sizes given at run time: x_0_ 1..8' || fail "explain --dim x[0]=1..8"
 "$tenon" profile "$dir/rows.onnx" --dim 'x[0]=1..8' --dim x_0_=3 --seconds 0 2> /dev/null | grep -q kernel || fail "profile --dim x[0]=1..8"
 "$tenon" emit "$dir/rows.onnx" --dim 'x[0]=1..8' --target=graph | grep -q 'x f32\[x_0_,4\]' || fail "emit --dim x[0]=1..8"
+"$tenon" run "$dir/rows.onnx" --dim 'x[0]=1..8' --dim 'x[0]=3' 2> /dev/null | grep -q 'y f32\[3,4\]' || fail "run --dim x[0]=1..8 --dim x[0]=3"
+"$tenon" verify "$dir/rows.onnx" --dim 'x[0]=1..8' | grep -q '^x_0_=8$' || fail "verify --dim x[0]=1..8"
+"$tenon" emit "$dir/rows.onnx" --dim 'x[0]=1..8' --dim 'x[0]=5' | grep -q 'x\[20\]' || fail "emit --dim x[0]=5"
 for wrong in x[0]=1.. x[0]=..4 x[0]=1..4: x[0]=1..4:z =1..4 x[0]=1...4; do
     "$tenon" run "$dir/rows.onnx" --dim "$wrong" 2>&1 | grep -q 'expected NAME=SIZE or NAME=LO..HI' || fail "--dim $wrong"
 done
