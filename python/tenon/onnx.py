@@ -60,9 +60,15 @@ class Model:
         self.path = str(path)
         self.inputs = [self._port(lib.tn_onnx_input, i) for i in range(lib.tn_onnx_n_inputs(out))]
         self.outputs = [self._port(lib.tn_onnx_output, i) for i in range(lib.tn_onnx_n_outputs(out))]
-        self._open = {p.name: {i for i, d in enumerate(p.shape or ()) if isinstance(d, str) and d in self._ranges} for p in self.inputs}
+        self._open = {p.name: {i for i, d in enumerate(p.shape or ()) if isinstance(d, str) and self._is_open(d)} for p in self.inputs}
         self._forget()
         _functions.add(self)
+
+    def _is_open(self, dim: str) -> bool:
+        """Whether runs give it: a name with a range, or a sum of such, of sizes and of numbers ("past + 1")."""
+        terms = [t.strip(" ") for t in dim.split("+")]
+        known = all(t in self._ranges or t in self._dims or (t.isascii() and t.isdigit() and len(t) < 10) for t in terms)
+        return known and any(t in self._ranges for t in terms)
 
     def _port(self, get: Any, i: int) -> Port:
         port = _abi.tn_onnx_port()

@@ -78,6 +78,17 @@ class Models(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "lo, hi"):
             tenon.onnx.load(self.path, dims={"batch": (1,)})
 
+    def test_sums_of_open_dims(self):
+        """An axis of "past + 1" is one of the run, too: no program for each of its sizes."""
+        write(self.path, [helper.make_node("Concat", ["cache", "new"], ["all"], axis=0), helper.make_node("MatMul", ["mask", "all"], ["y"])],
+              [("cache", TensorProto.FLOAT, ["past", 4]), ("new", TensorProto.FLOAT, [1, 4]), ("mask", TensorProto.FLOAT, [2, "past + 1"])],
+              [("y", TensorProto.FLOAT, [2, 4])], [])
+        m = tenon.onnx.load(self.path, dims={"past": (0, 16)}, threads=1)
+        for n in (1, 7, 16, 0):
+            cache, new, mask = f32(n, 4), f32(1, 4), f32(2, n + 1)
+            np.testing.assert_allclose(m(cache, new, mask), mask @ np.concatenate([cache, new]), rtol=1e-4, atol=1e-5)
+        self.assertEqual(len(m._sessions), 1)
+
     def test_a_batch_of_any_size(self):
         w, b = f32(6, 3), f32(3)
         write(self.path, [helper.make_node("Gemm", ["x", "w", "b"], ["h"]), helper.make_node("Softmax", ["h"], ["y"])],
