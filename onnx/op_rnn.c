@@ -1,4 +1,6 @@
-/* op_rnn.c - RNN, GRU and LSTM, turn by turn: the products with the input are one contraction over all turns. */
+/* op_rnn.c - RNN, GRU and LSTM: the products with the input are one contraction over all turns. A few turns are written
+ * out, one after the other; many, and as many as a run gives, are a scan, which takes as long and compiles in a tenth of the
+ * time. */
 #include "import.h"
 
 tn_tensor onnx_take_along(onnx_call *c, tn_tensor x, tn_tensor index, int axis);
@@ -10,6 +12,8 @@ static tn_tensor hard_sigmoid(tn_tensor x) {
 }
 static tn_tensor leaky(tn_tensor x) { return tn_nn_leaky_relu(x, (double)0.01f); }
 static tn_tensor elu(tn_tensor x) { return tn_nn_elu(x, 1); }
+
+enum { MOST_WRITTEN = 32 };
 
 typedef struct rnn {
     int gates, n_dirs, n_acts; /* of an op: 1, 3 or 4 gates; activations of a direction */
@@ -58,8 +62,7 @@ static void read_shapes(onnx_call *c, rnn *r) {
     int64_t rows = r->gates * r->hidden;
     if (w.dim[0] != r->n_dirs || w.dim[1] != rows || w.dim[2] != r->in || h.dim[1] != rows || h.dim[0] != r->n_dirs)
         onnx_refuse(c, "its shapes");
-    if (onnx_is_dim(r->steps)) onnx_refuse(c, "as many steps as a run gives");
-    if (r->steps < 1 || r->steps > 4096) onnx_refuse(c, "%lld steps", (long long)r->steps);
+    if (!onnx_is_dim(r->steps) && r->steps < 1) onnx_refuse(c, "%lld steps", (long long)r->steps);
     if (onnx_attr_int(c, "hidden_size", r->hidden) != r->hidden) onnx_refuse(c, "attribute hidden_size");
 }
 
@@ -132,15 +135,57 @@ static tn_tensor backwards(onnx_call *c, const rnn *r, tn_tensor x) {
     return onnx_take_along(c, x, tn_select(tn_lt(at, n), tn_sub(tn_add_scalar(n, -1), at), at), 0);
 }
 
+/* One turn on what the input gives [B,G*H]; on: bool[B,1] of sequences that have not ended, or { 0 }. Returns its result. */
+static tn_tensor turn_once(const rnn *r, turn *t, tn_tensor x, tn_tensor on) {
+    turn before = *t;
+    (r->gates == 1 ? step_rnn : r->gates == 3 ? step_gru : step_lstm)(r, t, x);
+    tn_tensor y = t->h;
+    if (!on.id) return y;
+    t->h = tn_select(on, y, before.h); /* a sequence that has ended keeps its state */
+    if (r->gates == 4) t->cell = tn_select(on, t->cell, before.cell);
+    return tn_select(on, y, onnx_scalar(y, 0));
+}
+
 typedef struct results {
     tn_tensor y, h, cell; /* [T,B,H], [B,H], [B,H] */
 } results;
+
+typedef struct scanned {
+    const rnn *r;
+    const turn *t;
+    tn_tensor lengths; /* i64[B,1], or { 0 } */
+} scanned;
+static void scan_turn(tn_graph *g, void *ud, const tn_tensor *in, tn_tensor *out) {
+    const scanned *s = ud;
+    bool lstm = s->r->gates == 4;
+    turn t = *s->t;
+    (void)g;
+    t.h = in[0];
+    if (lstm) t.cell = in[1];
+    tn_tensor on = s->lengths.id ? tn_gt(s->lengths, in[2 + lstm]) : s->lengths;
+    out[1 + lstm] = turn_once(s->r, &t, in[1 + lstm], on);
+    out[0] = t.h;
+    if (lstm) out[1] = t.cell;
+}
+/* all [T,B,G*H]. Backwards a sequence that ends early keeps its first state until its own last element. */
+static results scan_direction(onnx_call *c, const rnn *r, const turn *t, tn_tensor all, bool back) {
+    bool lstm = r->gates == 4, ends = onnx_has(c, 4);
+    scanned s = { r, t, { c->g, 0 } };
+    if (ends) s.lengths = tn_reshape(tn_cast(onnx_t(c, 4), TN_I64), TN_DIMS(r->batch, 1));
+    tn_tensor carry[2] = { t->h, t->cell }, xs[2] = { all, { c->g, 0 } }, out[3];
+    if (ends) xs[1] = tn_iota(c->g, TN_I64, TN_DIMS(r->steps), 0);
+    tn_scan_opts o = { .carry = carry, .n_carry = 1 + lstm, .xs = xs, .n_xs = 1 + ends, .n_ys = 1 };
+    o.length = r->steps, o.reverse = back;
+    tn_scan(c->g, &o, scan_turn, &s, out);
+    return (results){ out[1 + lstm], out[0], lstm ? out[1] : t->cell };
+}
+
 static results run_direction(onnx_call *c, const rnn *r, int d) {
     int64_t rows = r->gates * r->hidden;
-    bool back = r->reverse || d == 1;
-    tn_tensor x = onnx_t(c, 0), zero_h, *ys = ONNX_NEW(c->im->env, tn_tensor, r->steps);
+    bool back = r->reverse || d == 1, scans = onnx_is_dim(r->steps) || r->steps > MOST_WRITTEN;
+    tn_tensor x = onnx_t(c, 0), n = { c->g, 0 }, *ys = ONNX_NEW(c->im->env, tn_tensor, scans ? 1 : r->steps);
     if (r->batch_first) x = tn_transpose(x, 0, 1);
-    if (back) x = backwards(c, r, x);
+    if (back && !scans) x = backwards(c, r, x);
     tn_tensor bias = of_dir(c, 3, d, TN_DIMS(2 * rows));
     turn t = { .w_h = of_dir(c, 2, d, TN_DIMS(rows, r->hidden)),
                .bias_h = part(bias, 0, 1, rows),
@@ -148,19 +193,11 @@ static results run_direction(onnx_call *c, const rnn *r, int d) {
     t.h = state_of(c, r, 5, d);
     if (r->gates == 4) t.cell = state_of(c, r, 6, d), t.peep = of_dir(c, 7, d, TN_DIMS(3 * r->hidden));
     tn_tensor all = tn_add(times(x, of_dir(c, 1, d, TN_DIMS(rows, r->in))), part(bias, 0, 0, rows));
-    zero_h = onnx_scalar(t.h, 0);
+    if (scans) return scan_direction(c, r, &t, all, back);
+    if (onnx_has(c, 4)) n = tn_reshape(tn_cast(onnx_t(c, 4), TN_I64), TN_DIMS(r->batch, 1));
     for (int64_t i = 0; i < r->steps; i++) {
-        turn before = t;
-        tn_tensor now = tn_reshape(part(all, 0, i, 1), TN_DIMS(r->batch, rows));
-        (r->gates == 1 ? step_rnn : r->gates == 3 ? step_gru : step_lstm)(r, &t, now);
-        tn_tensor y = t.h;
-        if (onnx_has(c, 4)) { /* a sequence that has ended keeps its state */
-            tn_tensor n = tn_reshape(tn_cast(onnx_t(c, 4), TN_I64), TN_DIMS(r->batch, 1)),
-                      on = tn_gt(n, onnx_scalar(n, (double)i));
-            y = tn_select(on, t.h, zero_h);
-            t.h = tn_select(on, t.h, before.h);
-            if (r->gates == 4) t.cell = tn_select(on, t.cell, before.cell);
-        }
+        tn_tensor on = n.id ? tn_gt(n, onnx_scalar(n, (double)i)) : n;
+        tn_tensor y = turn_once(r, &t, tn_reshape(part(all, 0, i, 1), TN_DIMS(r->batch, rows)), on);
         ys[i] = tn_reshape(y, TN_DIMS(1, r->batch, r->hidden));
     }
     tn_tensor y = r->steps == 1 ? ys[0] : tn_concat(ys, (int)r->steps, 0);

@@ -394,6 +394,29 @@ static void test_layers(void **state) {
          ARRAYS(IN("x", F32, 5, BATCH, 4), WEIGHT("w", 2, 12, 4), WEIGHT("r", 2, 12, 3), WEIGHT("b", 2, 24)));
     RUNS(14, F32, &standard, NODES("GRU x w r _ n -> a y ; hidden_size:i=3 ; direction:s=reverse"),
          ARRAYS(IN("x", F32, 5, BATCH, 4), WEIGHT("w", 1, 9, 4), WEIGHT("r", 1, 9, 3), IN("n", I32, BATCH)));
+    /* As many steps as a run gives: a scan, which gives what turns that are written out give. */
+    RUNS(14, F32, &standard, NODES("RNN x w r b _ s -> y h ; hidden_size:i=3 ; activations:t=Relu ; clip:f=0.5"),
+         ARRAYS(IN("x", F32, SEQ, BATCH, 4), WEIGHT("w", 1, 3, 4), WEIGHT("r", 1, 3, 3), WEIGHT("b", 1, 6),
+                IN("s", F32, 1, BATCH, 3)));
+    for (int way = 0; way < 3; way++) {
+        static const char *const ways[] = { "forward", "reverse", "bidirectional" };
+        char node[256];
+        int dirs = 1 + (way == 2);
+        const array w = WEIGHT("w", dirs, 12, 4), r = WEIGHT("r", dirs, 12, 3), b = WEIGHT("b", dirs, 24),
+                    p = WEIGHT("p", dirs, 9), gw = WEIGHT("w", dirs, 9, 4), gr = WEIGHT("r", dirs, 9, 3),
+                    gb = WEIGHT("b", dirs, 18);
+        snprintf(node, sizeof node, "LSTM x w r b n _ _ p -> y h c ; hidden_size:i=3 ; direction:s=%s", ways[way]);
+        RUNS(14, F32, &standard, NODES(node), ARRAYS(IN("x", F32, SEQ, BATCH, 4), w, r, b, p, IN("n", I32, BATCH)));
+        snprintf(node, sizeof node,
+                 "LSTM x w r b _ s t -> a h y ; hidden_size:i=3 ; layout:i=1 ; input_forget:i=1 ; direction:s=%s", ways[way]);
+        RUNS(14, F32, &standard, NODES(node),
+             ARRAYS(IN("x", F32, BATCH, SEQ, 4), w, r, b, IN("s", F32, BATCH, dirs, 3), IN("t", F32, BATCH, dirs, 3)));
+        snprintf(node, sizeof node, "GRU x w r b n -> y h ; hidden_size:i=3 ; linear_before_reset:i=1 ; direction:s=%s",
+                 ways[way]);
+        RUNS(14, F32, &standard, NODES(node), ARRAYS(IN("x", F32, SEQ, 5, 4), gw, gr, gb, IN("n", I32, 5)));
+        snprintf(node, sizeof node, "GRU x w r -> a y ; hidden_size:i=3 ; direction:s=%s", ways[way]);
+        RUNS(14, F32, &standard, NODES(node), ARRAYS(IN("x", F32, SEQ, BATCH, 4), gw, gr));
+    }
     RUNS(23, F32, &standard, NODES("Attention q k v -> y ; is_causal:i=1"),
          ARRAYS(IN("q", F32, BATCH, 2, SEQ, 4), IN("k", F32, BATCH, 2, SEQ, 4), IN("v", F32, BATCH, 2, SEQ, 4)));
     RUNS(23, F32, &standard, NODES("Attention q k v m -> y ; q_num_heads:i=4 ; kv_num_heads:i=2"),
@@ -437,8 +460,6 @@ static void test_layers(void **state) {
                "target_weights:v=2,3",
                "ai.onnx.ml.LinearRegressor s -> r ; coefficients:v=1,2", "Add r t -> y"),
          ARRAYS(IN("x", F32, BATCH, 2)));
-    REFUSED("as many steps as a run gives", F32, NODES("RNN x w r -> y ; hidden_size:i=3"),
-            ARRAYS(IN("x", F32, SEQ, BATCH, 4), WEIGHT("w", 1, 3, 4), WEIGHT("r", 1, 3, 3)));
     REFUSED("axis 3 has a size that a run gives", F32, NODES("Resize x _ k -> y"),
             ARRAYS(IN("x", F32, BATCH, 3, 4, SEQ), WHOLE("k", F32, float, 1, 1, 2, 2)));
     REFUSED("axis 3 has a size that a run gives", F32, NODES("ConvTranspose x k -> y"),
