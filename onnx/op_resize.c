@@ -14,6 +14,12 @@ static double place(onnx_call *c, const resize *r, int axis, double x) {
     double n = (double)r->in.dim[axis], m = r->length[axis], s = r->scale[axis];
     const char *standard = c->opset < 11 ? "asymmetric" : "half_pixel";
 #define MODE(word) onnx_attr_is(c, "coordinate_transformation_mode", standard, word)
+    if (!r->linear && !r->cubic) { /* which of two is nearer depends on the last bit: float, as ONNX's reference and runtimes */
+        float near = (float)x, by = (float)s;
+        if (MODE("half_pixel") || (MODE("pytorch_half_pixel") && m > 1)) return (double)((near + 0.5f) / by - 0.5f);
+        if (MODE("asymmetric")) return (double)(near / by);
+        if (MODE("tf_half_pixel_for_nn")) return (double)((near + 0.5f) / by);
+    }
     if (MODE("half_pixel")) return (x + 0.5) / s - 0.5;
     if (MODE("half_pixel_symmetric")) return n / 2 * (1 - (double)r->out.dim[axis] / (s * n)) + (x + 0.5) / s - 0.5;
     if (MODE("pytorch_half_pixel")) return m > 1 ? (x + 0.5) / s - 0.5 : 0;
@@ -82,6 +88,63 @@ static tn_tensor resize_axis(onnx_call *c, const resize *r, int axis, tn_tensor 
     return y;
 }
 
+/* ---- along an axis whose size a run gives ---- */
+
+/* Places and weights of the positions that the largest size has; each run has the first of them. A place behind the end of a
+ * run's axis is its last element, as a gather takes it. */
+static tn_tensor resize_open_axis(onnx_call *c, const resize *r, int axis, tn_tensor x) {
+    taps t = { .n = r->cubic ? 4 : r->linear ? 2 : 1 };
+    int64_t lo, most, out = r->out.dim[axis];
+    int rank = r->in.rank;
+    onnx_dim_range(c, out, &lo, &most);
+    if (most > 1 << 20) onnx_refuse(c, "up to %lld elements along axis %d, whose size a run gives", (long long)most, axis);
+    tn_shape along = { .rank = rank };
+    for (int i = 0; i < rank; i++) along.dim[i] = i == axis ? most : 1;
+    int64_t *at = ONNX_NEW(c->im->env, int64_t, most + 1);
+    double *weight = ONNX_NEW(c->im->env, double, most + 1);
+    tn_dtype type = tn_tensor_dtype(x);
+    tn_tensor y = { c->g, 0 };
+    for (int k = 0; k < t.n; k++) {
+        for (int64_t i = 0; i < most; i++) {
+            double p = place(c, r, axis, (double)i), base = t.n == 1 ? nearest(c, p) : floor(p), w[4] = { 1 };
+            int64_t first = (int64_t)base - (t.n == 4) + k;
+            if (t.n == 2) w[0] = 1 - (p - base), w[1] = p - base;
+            if (t.n == 4) cubic_weights(r->a, p - base, w);
+            at[i] = first < 0 ? 0 : first, weight[i] = w[k];
+        }
+        tn_tensor part = tn_gather(x, tn_slice_axis(onnx_ints_const(c, at, (int)most), 0, 0, out, 1), axis);
+        tn_tensor by = tn_cast(tn_slice_axis(tn_const(c->g, TN_F64, along, weight), axis, 0, out, 1), type);
+        if (t.n > 1) part = tn_mul(part, by);
+        y = k ? tn_add(y, part) : part;
+    }
+    return y;
+}
+
+/* The size times scale, rounded down: as any float is a whole number over a power of two, that is arithmetic of dims. */
+static void scale_open_axis(onnx_call *c, resize *r, int axis, double scale) {
+    double p = scale;
+    int64_t q = 1, lo, hi, in = r->in.dim[axis];
+    while (p != floor(p) && q < 1 << 30) p *= 2, q *= 2;
+    if (!(scale > 0) || p != floor(p) || p > 0x1p40) onnx_refuse(c, "scale %g of axis %d, whose size a run gives", scale, axis);
+    onnx_dim_range(c, in, &lo, &hi);
+    r->out.dim[axis] = onnx_dim(c, '/', onnx_dim(c, '*', in, (int64_t)p), q);
+    r->scale[axis] = scale, r->length[axis] = (double)lo * scale;
+    const char *standard = c->opset < 11 ? "asymmetric" : "half_pixel", *name = "coordinate_transformation_mode";
+    bool by_length = onnx_attr_is(c, name, standard, "align_corners") ||
+                     onnx_attr_is(c, name, standard, "half_pixel_symmetric") || r->crop ||
+                     (onnx_attr_is(c, name, standard, "pytorch_half_pixel") && r->length[axis] <= 1);
+    if (by_length) onnx_refuse(c, "attribute %s, of axis %d, whose size a run gives", name, axis);
+    if (r->exclude && (r->linear || r->cubic))
+        onnx_refuse(c, "attribute exclude_outside, of axis %d, whose size a run gives", axis);
+}
+/* How often `size` has the axis's own: 0, where that is another number in each run. */
+static double times_open_axis(onnx_call *c, const resize *r, int axis, int64_t size) {
+    enum { MOST_TIMES = 16 };
+    for (int k = 1; k <= MOST_TIMES && onnx_is_dim(size); k++)
+        if (onnx_dim(c, '*', r->in.dim[axis], k) == size) return k;
+    return 0;
+}
+
 static void read_mode(onnx_call *c, resize *r) {
     r->linear = onnx_attr_is(c, "mode", "nearest", "linear") || onnx_attr_is(c, "mode", "nearest", "bilinear");
     r->cubic = onnx_attr_is(c, "mode", "nearest", "cubic");
@@ -132,7 +195,12 @@ static void read_sizes(onnx_call *c, resize *r, int scales_at) {
     for (int k = 0; k < n; k++) {
         int64_t i = axes[k];
         if (onnx_is_dim(r->in.dim[i])) {
-            if (sizes ? sizes[k] != -1 : scales[k] != 1) onnx_refuse(c, "axis %d has a size that a run gives", (int)i);
+            double scale = !sizes           ? scales[k]
+                           : sizes[k] == -1 ? 1
+                                            : times_open_axis(c, r, (int)i, onnx_sizes(c, 3, "sizes", &(int){ 0 })[k]);
+            if (scale <= 0)
+                onnx_refuse(c, "axis %d has a size that a run gives, and is no whole number of times as long then", (int)i);
+            if (scale != 1) scale_open_axis(c, r, (int)i, scale);
             continue;
         }
         double size = sizes ? sizes[k] : floor((double)r->in.dim[i] * scales[k]);
@@ -148,7 +216,7 @@ static void resize_all(onnx_call *c, resize *r) {
     tn_tensor x = onnx_accurate(onnx_t(c, 0));
     for (int i = 0; i < r->in.rank; i++)
         if (r->scale[i] != 1 || r->in.dim[i] != r->out.dim[i] || r->roi[i] != 0 || r->roi[i + r->in.rank] != 1)
-            x = resize_axis(c, r, i, x);
+            x = onnx_is_dim(r->in.dim[i]) ? resize_open_axis(c, r, i, x) : resize_axis(c, r, i, x);
     onnx_put(c, 0, tn_cast(x, onnx_elem_dtype(onnx_elem(c, 0))), ELEM_NONE);
 }
 
@@ -168,8 +236,8 @@ void onnx_op_upsample(onnx_call *c) {
         if (!a || a->type != ATTR_FLOATS || a->n != r.in.rank) onnx_refuse(c, "attribute scales");
         r.out = r.in;
         for (int i = 0; i < r.in.rank; i++) {
-            if (onnx_is_dim(r.in.dim[i]) && a->floats[i] != 1) onnx_refuse(c, "axis %d has a size that a run gives", i);
             r.scale[i] = 1, r.roi[i + r.in.rank] = 1;
+            if (onnx_is_dim(r.in.dim[i]) && a->floats[i] != 1) scale_open_axis(c, &r, i, (double)a->floats[i]);
             if (onnx_is_dim(r.in.dim[i])) continue;
             double size = floor((double)r.in.dim[i] * (double)a->floats[i]);
             if (!(size >= 0 && size < 1 << 30)) onnx_refuse(c, "%g elements along axis %d", size, i);

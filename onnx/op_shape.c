@@ -1,5 +1,6 @@
 /* op_shape.c - shapes and movement: what shape-computing parts of models are made of. */
 #include "import.h"
+#include "tenon/tenon_ir.h"
 
 #include <math.h>
 
@@ -247,7 +248,6 @@ static const int64_t *split_sizes(onnx_call *c, int64_t size, int n) {
     int64_t *out = ONNX_NEW(c->im->env, int64_t, n), sum = 0, each = (size + n - 1) / n,
             parts = onnx_attr_int(c, "num_outputs", n);
     if ((given && n_given != n) || parts != n) onnx_refuse(c, "%d sizes for %d results", n_given, n);
-    if (!given && onnx_is_dim(size)) onnx_refuse(c, "equal parts of a size that a run gives");
     if (!given && size % n && c->opset < 18) onnx_refuse(c, "%lld elements in %d equal parts", (long long)size, n);
     for (int i = 0; i < n; i++) {
         out[i] = given ? given[i] : size - sum < each ? size - sum : each;
@@ -261,9 +261,32 @@ static const int64_t *split_sizes(onnx_call *c, int64_t size, int n) {
     if (sum != size) onnx_refuse(c, "sizes that do not add up");
     return out;
 }
+/* Where equal parts of a size that a run gives begin, and behind them. */
+static int64_t *split_open(onnx_call *c, int64_t size, int n) {
+    tn_ir_dim d;
+    int64_t *at = ONNX_NEW(c->im->env, int64_t, n + 1), each;
+    if (onnx_attr_int(c, "num_outputs", n) != n) onnx_refuse(c, "equal parts of another number than its results");
+    if (tn_ir_get_dim(c->g, size, &d)) onnx_refuse_graph(c);
+    bool equal = d.multiple_of % n == 0;
+    if (!equal && c->opset < 18)
+        onnx_refuse(
+            c, "equal parts of a size that a run gives, which may be no multiple of %d: a range LO..HI:%d of its dim says that",
+            n, n);
+    each = equal ? onnx_dim(c, '/', size, n) : onnx_dim(c, '^', size, n);
+    for (int k = 0; k <= n; k++) {
+        at[k] = onnx_dim(c, '*', each, k);
+        if (!equal) at[k] = onnx_dim(c, '<', at[k], size);
+    }
+    return at;
+}
 void onnx_op_split(onnx_call *c) {
     tn_shape x = onnx_shape(c, 0);
     int axis = onnx_axis(c, onnx_attr_int(c, "axis", 0), x.rank);
+    if (onnx_is_dim(x.dim[axis]) && !onnx_has(c, 1) && !onnx_attr_find(c, "split")) {
+        const int64_t *at = split_open(c, x.dim[axis], c->n_out);
+        for (int k = 0; k < c->n_out; k++) onnx_put(c, k, tn_slice_axis(onnx_t(c, 0), axis, at[k], at[k + 1], 1), ELEM_NONE);
+        return;
+    }
     const int64_t *sizes = split_sizes(c, x.dim[axis], c->n_out);
     int64_t start[TN_MAX_RANK] = { 0 };
     for (int k = 0; k < c->n_out; k++) {

@@ -377,6 +377,13 @@ static void test_ops(void **state) {
          NODES("SequenceConstruct x x -> s", "SequenceAt s s0 -> a", "ConcatFromSequence s -> b ; axis:i=1",
                "Concat a b -> y ; axis:i=1"),
          ARRAYS(X3, s0));
+    /* Equal parts of an axis of the run: of multiples, and as large as they come with a smaller last one. */
+    const trial even = { { { "batch", 1, 4, 1 }, { "seq", 4, 12, 4 } }, 2, { { 1, 4 }, { 4, 12 }, { 2, 8 } }, 3 };
+    RUNS(13, F32, &even, NODES("Split x -> a b ; axis:i=1", "Sub a b -> y"), ARRAYS(X3));
+    RUNS(13, F32, &even, NODES("Split x -> a b d e ; axis:i=1", "Mul a e -> f", "Sub b d -> h", "Concat f h -> y ; axis:i=1"),
+         ARRAYS(X3));
+    RUNS(18, F32, &standard, NODES("Split x -> a y ; axis:i=1 ; num_outputs:i=2"), ARRAYS(X3));
+    RUNS(18, F32, &standard, NODES("Split x -> y b d ; axis:i=1 ; num_outputs:i=3"), ARRAYS(X3));
     /* A batch without rows. */
     const trial none = { { { "batch", 0, 4, 1 }, { "seq", 2, 3, 1 } }, 2, { { 0, 2 }, { 4, 3 } }, 2 };
     RUNS(13, F32, &none, NODES("MatMul x k -> h", "Softmax h -> y"), ARRAYS(X3, WEIGHT("k", 4, 3)));
@@ -460,8 +467,41 @@ static void test_layers(void **state) {
                "target_weights:v=2,3",
                "ai.onnx.ml.LinearRegressor s -> r ; coefficients:v=1,2", "Add r t -> y"),
          ARRAYS(IN("x", F32, BATCH, 2)));
-    REFUSED("axis 3 has a size that a run gives", F32, NODES("Resize x _ k -> y"),
+    /* Images whose height and width a run gives, by scales, or by sizes that are so many times theirs. */
+    static const float scales[][4] = { { 1, 1, 2, 2 }, { 1, 1, 1.5f, 3 }, { 1, 1, 0.7f, 1.2f }, { 1, 1, 2.3f, 0.5f } };
+    static const char *const modes[] = { "nearest", "linear", "cubic" }, *const places[] = { "half_pixel", "asymmetric",
+                                                                                             "pytorch_half_pixel",
+                                                                                             "tf_half_pixel_for_nn" };
+    const trial image = { { { "batch", 3, 12, 1 }, { "seq", 3, 9, 1 } }, 2, { { 3, 3 }, { 12, 9 }, { 5, 8 }, { 7, 4 } }, 4 };
+    for (int k = 0; k < 4 * 3 * 4; k++) {
+        char node[256];
+        const array k_scale = { "k", F32, 1, { 4 }, scales[k % 4], 16, true, false };
+        snprintf(node, sizeof node, "Resize x _ k -> y ; mode:s=%s ; coordinate_transformation_mode:s=%s%s", modes[k / 4 % 3],
+                 places[k / 12], k & 1 ? " ; nearest_mode:s=floor" : "");
+        RUNS(13, F32, &image, NODES(node), ARRAYS(IN("x", F32, 2, 3, BATCH, SEQ), k_scale));
+    }
+    RUNS(13, F32, &image,
+         NODES("Shape x -> s", "Slice s zero two -> lead", "Slice s two four -> size", "Mul size three -> more",
+               "Concat lead more -> t ; axis:i=0", "Resize x _ _ t -> y ; mode:s=linear"),
+         ARRAYS(IN("x", F32, 2, 3, BATCH, SEQ), INTS("zero", 0), INTS("two", 2), INTS("four", 4), INTS("three", 3)));
+    RUNS(7, F32, &image, NODES("Upsample x -> y ; mode:s=linear ; scales:v=1,1,2,1.5"), ARRAYS(IN("x", F32, 1, 3, BATCH, SEQ)));
+    /* 6 / 1.2 is 5 in float, less with the exact value of 1.2f. */
+    const float row[10] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 }, want[12] = { 0, 0, 1, 2, 3, 4, 5, 5, 6, 7, 8, 9 };
+    float got[12];
+    const array line[] = { { "x", F32, 3, { 1, 1, 10 }, row, 40, false, false }, WHOLE("k", F32, float, 1, 1, 1.2f) };
+    int64_t n = run_model(NODES("Resize x _ k -> y ; coordinate_transformation_mode:s=asymmetric ; nearest_mode:s=floor"), line,
+                          2, 13, "y", F32, TN_F32, got, sizeof got);
+    assert_int_equal(n, 12);
+    assert_memory_equal(got, want, sizeof got);
+    REFUSED("coordinate_transformation_mode, of axis 3, whose size a run gives", F32,
+            NODES("Resize x _ k -> y ; mode:s=linear ; coordinate_transformation_mode:s=align_corners"),
             ARRAYS(IN("x", F32, BATCH, 3, 4, SEQ), WHOLE("k", F32, float, 1, 1, 2, 2)));
+    REFUSED("exclude_outside, of axis 3, whose size a run gives", F32,
+            NODES("Resize x _ k -> y ; mode:s=cubic ; exclude_outside:i=1"),
+            ARRAYS(IN("x", F32, BATCH, 3, 4, SEQ), WHOLE("k", F32, float, 1, 1, 2, 2)));
+    REFUSED("axis 3 has a size that a run gives, and is no whole number of times as long then", F32,
+            NODES("Shape x -> s", "Slice s zero three -> lead", "Concat lead seven -> t ; axis:i=0", "Resize x _ _ t -> y"),
+            ARRAYS(IN("x", F32, BATCH, 3, 4, SEQ), INTS("zero", 0), INTS("three", 3), INTS("seven", 7)));
     REFUSED("axis 3 has a size that a run gives", F32, NODES("ConvTranspose x k -> y"),
             ARRAYS(IN("x", F32, BATCH, 3, 4, SEQ), WEIGHT("k", 3, 2, 3, 3)));
     REFUSED("heads or features", F32, NODES("Attention q q q -> y ; q_num_heads:i=1 ; kv_num_heads:i=1"),
@@ -504,7 +544,7 @@ static void test_refused(void **state) {
     REFUSED("do not fit into", F32, NODES("Reshape x s -> y"), ARRAYS(X3, INTS("s", -1, 3)));
     REFUSED("do not broadcast", F32, NODES("Add x k -> y"), ARRAYS(X2, WEIGHT("k", 3)));
     REFUSED("an axis may be too short", F32, NODES("Conv x k -> y"), ARRAYS(IN("x", F32, BATCH, 4, SEQ), WEIGHT("k", 6, 4, 3)));
-    REFUSED("equal parts of a size that a run gives", F32, NODES("Split x -> a y ; axis:i=1"), ARRAYS(X3));
+    REFUSED("a range LO..HI:2 of its dim says that", F32, NODES("Split x -> a y ; axis:i=1"), ARRAYS(X3));
     REFUSED("channels or weights", F32, NODES("Conv x k -> y"), ARRAYS(IN("x", F32, BATCH, SEQ, 9), WEIGHT("k", 6, 4, 3)));
     /* A size that no arithmetic of dims says: computed by the run, and so no shape. */
     REFUSED("Reshape (y): its shape is not known at import: it depends on the value of an input, or on sizes that a run gives",
