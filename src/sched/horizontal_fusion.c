@@ -37,14 +37,14 @@ typedef struct rooms {
 typedef struct beside {
     plan *p;
     const target *t;
-    kind *kinds;         /* [kernels] */
-    bool *taken;         /* [kernels] */
-    int *written, *read; /* [plan bufs] by what stands before the kernel in question: number of the search, */
-    int search;          /* which is this */
-    int *set, n;         /* what becomes one launch .. */
-    int block_threads;   /* .. and threads of its thread blocks; 0: any number */
-    rooms rooms;         /* .. and what it has of their memory */
-    int *now;            /* [kernels] where they stand in out, or -1 */
+    kind *kinds;                /* [kernels] */
+    bool *taken;                /* [kernels] */
+    int *written, *made, *read; /* [plan bufs] by what stands before the kernel in question: number of the search, */
+    int search;                 /* which is this; made: written, and not read first: a part of it */
+    int *set, n;                /* what becomes one launch .. */
+    int block_threads;          /* .. and threads of its thread blocks; 0: any number */
+    rooms rooms;                /* .. and what it has of their memory */
+    int *now;                   /* [kernels] where they stand in out, or -1 */
     VEC(pkernel) out;
 } beside;
 
@@ -93,17 +93,21 @@ static void pass_by(beside *w, const pkernel *pk) {
     for (int b = 0; b < pk->k->bufs.n; b++) {
         int32_t buf = pk->args[b].buf;
         if (buf < 0) continue;
-        if (pk->k->bufs.at[b].kind != KB_OUT) w->read[buf] = w->search;
-        if (pk->k->bufs.at[b].kind != KB_IN) w->written[buf] = w->search;
+        uint8_t how = pk->k->bufs.at[b].kind;
+        if (how != KB_OUT) w->read[buf] = w->search;
+        if (how != KB_IN) (how == KB_OUT ? w->made : w->written)[buf] = w->search;
     }
 }
 
-/* Nothing that was passed by minds if it comes first. */
+/* Nothing that was passed by minds if it comes first. Several that make one buffer each make a part of it, as of a concat. */
 static bool can_come(const beside *w, const pkernel *pk) {
     for (int b = 0; b < pk->k->bufs.n; b++) {
         int32_t buf = pk->args[b].buf;
         if (buf < 0) continue;
-        if (w->written[buf] == w->search || (pk->k->bufs.at[b].kind != KB_IN && w->read[buf] == w->search)) return false;
+        uint8_t how = pk->k->bufs.at[b].kind;
+        if (w->written[buf] == w->search || (how != KB_OUT && w->made[buf] == w->search) ||
+            (how != KB_IN && w->read[buf] == w->search))
+            return false;
     }
     return true;
 }
@@ -306,6 +310,7 @@ void fuse_horizontally(plan *p, const target *t) {
     beside w = { .p = p, .t = t };
     w.kinds = ARENA_ARRAY(p->a, kind, p->kernels.n + 1), w.taken = ARENA_ARRAY(p->a, bool, p->kernels.n + 1);
     w.written = ARENA_ARRAY(p->a, int, p->bufs.n + 1), w.read = ARENA_ARRAY(p->a, int, p->bufs.n + 1);
+    w.made = ARENA_ARRAY(p->a, int, p->bufs.n + 1);
     w.set = ARENA_ARRAY(p->a, int, MOST_BESIDE), w.now = ARENA_ARRAY(p->a, int, p->kernels.n + 1);
     for (int i = 0; i < p->kernels.n; i++)
         w.kinds[i] = kind_of(p->kernels.at[i].k, t), w.kinds[i].args = arguments(&p->kernels.at[i]);

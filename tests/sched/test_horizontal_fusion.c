@@ -95,6 +95,29 @@ ARENA_TEST(test_products) {
     assert_true(joined >= 2); /* the others are a chain row by row */
 }
 
+/* Products that make parts of one array, as the gradients of queries, keys and values do, are one launch; who reads it all
+ * comes behind them. */
+ARENA_TEST(test_parts) {
+    static const char text[] =
+        "graph @parts(s f32[4,2,64,64], p f32[4,2,64,64], q f32[4,2,64,32], k f32[4,2,64,32], g f32[4,2,64,32]) {\n"
+        " %1 = dot s, k batch=[0,1]x[0,1] contract=[3]x[2] f32[4,2,64,32]\n"
+        " %2 = dot s, q batch=[0,1]x[0,1] contract=[2]x[2] f32[4,2,64,32]\n"
+        " %3 = dot p, g batch=[0,1]x[0,1] contract=[2]x[2] f32[4,2,64,32]\n"
+        " %4 = permute %1 perm=[0,2,1,3] f32[4,64,2,32]\n"
+        " %5 = permute %2 perm=[0,2,1,3] f32[4,64,2,32]\n"
+        " %6 = permute %3 perm=[0,2,1,3] f32[4,64,2,32]\n"
+        " %7 = concat %4, %5, %6 axis=2 f32[4,64,6,32]\n"
+        " %8 = dot %7, %7 contract=[0,1]x[0,1] f32[6,32,6,32]\n"
+        " return %7 as \"all\", %8 as \"z\"\n"
+        "}";
+    graph *g = graph_parse(a, text, sizeof text - 1, "parts");
+    plan *p = plan_of(a, g, 3, true);
+    assert_int_equal(p->kernels.n, 2);
+    assert_int_equal(n_joined(p), 1);
+    assert_int_equal(plan_of(a, g, 2, true)->kernels.n, 4);
+    check(a, g, "parts of an array");
+}
+
 /* Rows that a run gives: each product has as many thread blocks as its rows need, which those of the next one follow. */
 ARENA_TEST(test_sizes_of_a_run) {
     static const char text[] = "graph @qkv<rows 1..4096>(x f32[rows,64], q f32[64,64], k f32[64,64], v f32[64,128]) {\n"
@@ -265,8 +288,8 @@ static void test_shared_memory(void **st) {
 
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_sizes_of_a_run), cmocka_unit_test(test_products),
-                                        cmocka_unit_test(test_updates),        cmocka_unit_test(test_random),
-                                        cmocka_unit_test(test_planted),        cmocka_unit_test(test_matrix_units),
-                                        cmocka_unit_test(test_shared_memory) };
+                                        cmocka_unit_test(test_parts),          cmocka_unit_test(test_updates),
+                                        cmocka_unit_test(test_random),         cmocka_unit_test(test_planted),
+                                        cmocka_unit_test(test_matrix_units),   cmocka_unit_test(test_shared_memory) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
