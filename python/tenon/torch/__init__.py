@@ -33,7 +33,7 @@ from .._core import Graph, Tensor
 from .._dims import Dim
 from .._lib import TenonError, default_context, generation, lib
 from .._run import Program, Session, _bindings
-from . import _aten
+from . import _aten, _control
 from ._record import Recorded, needed, record
 from ._sizes import Dims, Sizes, expression
 
@@ -294,7 +294,8 @@ class Compiled:
 
     def evaluate(self, graph: Graph, node: Node, known: dict[Node, Any], dims: Dims) -> Any:
         if node.op == "get_attr":
-            return graph.constant(getattr(self.module, node.target).detach().contiguous())
+            x = _control.attribute(self.module, node.target)
+            return graph.constant(x.detach().contiguous()) if isinstance(x, torch.Tensor) else x
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: known[n])
         try:
             return _aten.build(node, graph, args, kwargs)
