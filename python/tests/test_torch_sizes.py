@@ -146,6 +146,18 @@ class Sizes(unittest.TestCase):
         self.each(model, [(torch.randn(n, 4, h, w),) for n, h, w in ((2, 5, 6), (3, 6, 5), (5, 8, 9))], programs=2)
         self.assertEqual(fallbacks, [])
 
+    def test_upsampling(self):
+        """Sizes times a number with a fraction, rounded as PyTorch rounds its product."""
+        draws = [(torch.randn(n, 2, h, w),) for n, h, w in ((4, 8, 10), (3, 9, 13), (5, 10, 7), (4, 15, 16), (2, 11, 5))]
+        for options in ({"scale_factor": 1.5}, {"scale_factor": 0.7}, {"scale_factor": (1.3, 1.7)}, {"scale_factor": 1.5, "mode": "bilinear"},
+                        {"scale_factor": 0.7, "mode": "bilinear"}, {"scale_factor": 1.1, "mode": "bicubic"},
+                        {"scale_factor": 2.0, "mode": "bicubic", "align_corners": True}):
+            with self.subTest(options):
+                torch._dynamo.reset()
+                model = nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.Upsample(**options), nn.ReLU())
+                self.each(model, draws, programs=2)
+        self.assertEqual(fallbacks, [])
+
     def test_transformer(self):
         draws = [(torch.randn(b, t, 32),) for b, t in ((2, 5), (3, 7), (4, 16), (6, 2), (2, 3))]
         self.each(Block(), draws, programs=2)

@@ -124,6 +124,8 @@ def build(node: Node, graph: Graph, args: tuple, kwargs: dict) -> Any:
     if node.target is aten.sym_numel.default:
         return args[0].size
     if is_number(node):
+        if node.target in (math.trunc, math.floor, math.ceil) and any(isinstance(a, Tensor) for a in args):  # of a fraction: a size
+            return graph.symbols.of(node.meta["val"], graph)
         of_run = any(isinstance(a, (Dim, Tensor)) for a in args)
         return (NUMBERS.get(node.target, node.target) if of_run else node.target)(*args, **kwargs)
     return OPS[node.target](node, graph, *args, **kwargs)

@@ -12,6 +12,7 @@ AOTAutograd runs a model twice, behind three layers of tensors; here it runs onc
 from __future__ import annotations
 
 import logging
+import math
 import operator
 from dataclasses import dataclass
 from typing import Any, Optional, Sequence
@@ -56,7 +57,7 @@ def _is_composite(func: Any) -> bool:
 _ARITHMETIC = {"Add": operator.add, "Mul": operator.mul, "Pow": operator.pow, "FloorDiv": operator.floordiv, "CleanDiv": operator.floordiv,
                "Mod": operator.mod, "PythonMod": operator.mod, "Max": torch.sym_max, "Min": torch.sym_min,
                "ToFloat": torch.sym_float, "IntTrueDiv": operator.truediv, "FloatTrueDiv": operator.truediv, "FloatPow": operator.pow,
-               "OpaqueUnaryFn_sqrt": torch._sym_sqrt}
+               "OpaqueUnaryFn_sqrt": torch._sym_sqrt, "TruncToInt": math.trunc, "FloorToInt": math.floor, "CeilToInt": math.ceil}
 
 
 class _Recorder(TorchDispatchMode):

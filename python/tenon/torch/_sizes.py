@@ -13,9 +13,12 @@ A size that no argument has by itself is solved for (2 s + 3), or is a symbol of
 from __future__ import annotations
 
 import functools
+import math
 import operator
+from fractions import Fraction
 from typing import Any, Callable, Optional, Sequence
 
+import numpy as np
 import sympy
 import torch
 
@@ -126,11 +129,35 @@ class Dims:
         if expr.is_Integer:
             return int(expr)
         name = type(expr).__name__
+        if name in _WHOLE:
+            return self._rounded(expr, _WHOLE[name], graph)
         if name == "Pow" and expr.args[1].is_Integer and expr.args[1] > 0:
             return functools.reduce(operator.mul, [self._build(expr.args[0], graph)] * int(expr.args[1]))
         if name not in _FUNCTIONS:
             raise TypeError(f"the size {expr} is none that tenon.dim can say")
         return functools.reduce(_FUNCTIONS[name], [self._build(a, graph) for a in expr.args])
+
+
+    def _rounded(self, expr: Any, rounded: Callable[[Any], Any], graph: Any) -> Any:
+        """A size times a number, as upsampling has it, in whole numbers: x p / q, where that is PyTorch's product in double precision for
+        all that x may be."""
+        factors = expr.args[0].args if type(expr.args[0]).__name__ == "Mul" else (expr.args[0],)
+        inner = [f.args[0] for f in factors if type(f).__name__ == "ToFloat"]
+        scales = [f for f in factors if f.is_Float or f.is_Rational]
+        if len(inner) != 1 or len(scales) + 1 != len(factors):
+            raise TypeError(f"the size {expr} is none that tenon.dim can say")
+        x, scale = self._build(inner[0], graph), math.prod(float(s) for s in scales)
+        if not isinstance(x, Dim):
+            return int(rounded(scale * float(x)))
+        if 0 <= x.lo and x.hi - x.lo < 1 << 20 and scale > 0:
+            values = np.arange(x.lo, x.hi + 1)
+            want = rounded(scale * values.astype(np.float64)).astype(np.int64)
+            for denominator in (64, 1 << 16):
+                p, q = Fraction(scale).limit_denominator(denominator).as_integer_ratio()
+                got = -(-values * p // q) if rounded is np.ceil else values * p // q
+                if p < 1 << 20 and np.array_equal(got, want):
+                    return (x * p).ceil_div(q) if rounded is np.ceil else x * p // q
+        raise TypeError(f"the size {expr} of {x.lo} to {x.hi} is no fraction of it that is rounded alike")
 
 
 def least(x: Any, y: Any) -> Any:
@@ -145,5 +172,6 @@ def ceil_div(x: Any, y: Any) -> Any:
     return x.ceil_div(y) if isinstance(x, Dim) else -(-x // y)
 
 
+_WHOLE = {"TruncToInt": np.floor, "FloorToInt": np.floor, "CeilToInt": np.ceil}  # of what is not negative
 _FUNCTIONS = {"Add": operator.add, "Mul": operator.mul, "FloorDiv": operator.floordiv, "CleanDiv": operator.floordiv, "Mod": operator.mod,
               "PythonMod": operator.mod, "CeilDiv": ceil_div, "Max": largest, "Min": least}
