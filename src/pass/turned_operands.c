@@ -5,7 +5,8 @@
  * In: a dot of floats whose right operand is summed along its last axis, that is short, and read for several rows, as the keys
  * of attention are. Out: the same of the operand permuted, in memory. Where a softmax of these scores is all that is needed,
  * and it weighs rows, columns become a multiple of a vector, or a fixed few: no row has a rest. Those behind the last have the
- * score -inf and the weight 0. Exact but for the order of sums, which is the target's. */
+ * score -inf and the weight 0. Contractions across a batch become one for each of its entries, and their sum. Exact but for the
+ * order of sums, which is the target's. */
 #include "pass/rewrite.h"
 
 #include <math.h>
@@ -15,7 +16,9 @@ enum {
     MANY = 8 /* rows, at least */,
     COLUMNS = 16 /* at least, of a vector */,
     WIDENED = 8 /* columns, at least, that become so many */,
-    MOST_WORK = 48 /* nodes of a softmax */
+    MOST_WORK = 48 /* nodes of a softmax */,
+    EACH = 16 /* terms of one entry of a batch, at least */,
+    PARTS = 16 << 20 /* bytes of all their sums, at most */
 };
 
 static bool is_many(const graph *g, const node *x, uint64_t skipped) {
@@ -262,8 +265,51 @@ static val rewrite_softmax(graph *g, val v, arena *scratch) {
     return concat_as_read(g, v, parts, first);
 }
 
+/* ---- sums over a batch ---- */
+
+static bool has(const int64_t *axes, int n, int64_t axis) {
+    for (int i = 0; i < n; i++)
+        if (axes[i] == axis) return true;
+    return false;
+}
+
+/* A dot that sums over a batch of the run and over positions, as the gradient of a convolution's weights does: one for each
+ * entry of the batch has literal sizes inside, is copied into panels, and so has its vectors along columns. Their sum is then
+ * little work. */
+static val rewrite_batch(graph *g, val v, arena *scratch) {
+    const node d = *graph_get(g, v);
+    (void)scratch;
+    if (d.op != OP_dot || (d.dtype != TN_F32 && d.dtype != TN_F64)) return 0;
+    int n = (int)d.attr[0], n_sums = (int)d.attr[1], batch = -1, rest = 0;
+    const int64_t *of[2] = { &d.attr[2], &d.attr[2 + n] }, *sums[2] = { &d.attr[2 + 2 * n], &d.attr[2 + 2 * n + n_sums] };
+    int64_t axes[2][TN_MAX_RANK], left[2][TN_MAX_RANK];
+    double terms = 1, bytes = (double)dtype_size((tn_dtype)d.dtype);
+    const node a = *graph_get(g, d.in[0]), b = *graph_get(g, d.in[1]);
+    for (int i = 0; i < n_sums; i++) {
+        ext size = a.dims[sums[0][i]];
+        if (ext_is_lit(size)) {
+            terms *= (double)size, left[0][rest] = sums[0][i], left[1][rest++] = sums[1][i];
+            continue;
+        }
+        if (batch >= 0) return 0;
+        batch = i, bytes *= (double)graph_dim_most(g, size);
+    }
+    for (int i = 0; i < d.rank; i++) {
+        if (!ext_is_lit(d.dims[i])) return 0;
+        bytes *= (double)d.dims[i];
+    }
+    bool along = has(left[0], rest, a.rank - 1) || has(left[1], rest, b.rank - 1); /* columns do not lie side by side */
+    if (batch < 0 || !along || terms < EACH || bytes > PARTS || n + 1 > TN_MAX_RANK || d.rank + 1 > TN_MAX_RANK) return 0;
+    for (int k = 0; k < 2; k++) {
+        axes[k][0] = sums[k][batch];
+        for (int i = 0; i < n; i++) axes[k][i + 1] = of[k][i];
+    }
+    val each = graph_dot(g, d.in[0], d.in[1], axes[0], axes[1], n + 1, left[0], left[1], rest);
+    return graph_reshape(g, graph_reduce(g, OP_sum, each, 1), d.rank, d.dims);
+}
+
 bool pass_turned_operands(graph *g, arena *scratch) {
     if (!g->params) return false; /* all sizes are literals */
-    bool softmaxes = rewrite_dims(g, scratch, rewrite_softmax);
-    return rewrite_dims(g, scratch, rewrite) || softmaxes;
+    bool batches = rewrite_dims(g, scratch, rewrite_batch), softmaxes = rewrite_dims(g, scratch, rewrite_softmax);
+    return rewrite_dims(g, scratch, rewrite) || softmaxes || batches;
 }
