@@ -79,6 +79,8 @@ class Dim:
         return self * -1
 
     def __sub__(self, other: Any) -> Any:
+        if isinstance(other, Dim) and (other is self or self._graph is not None and (other._graph, other._handle) == (self._graph, self._handle)):
+            return 0
         return self + other * -1 if isinstance(other, (int, np.integer, Dim)) else NotImplemented
 
     def __rsub__(self, other: Any) -> Any:

@@ -37,6 +37,12 @@ class Shapes(unittest.TestCase):
         with self.assertRaises(tenon.InvalidError):
             tenon.Graph().input("z", (tenon.dim("eights", 1, 64, multiple_of=8),))
 
+    def test_no_difference(self):
+        g = tenon.Graph()
+        n = g.input("x", (tenon.dim("n", 1, 9), 2)).shape[0]
+        half = (n - 1) // 2
+        self.assertEqual((n - n, half - half, half - (n - 1) // 2), (0, 0, 0))
+
     def test_builders(self):
         rows = tenon.dim("rows", 1, 64)
         g = tenon.Graph()
