@@ -374,7 +374,7 @@ static bool is_prologue(const walk *w, pending at) {
     int64_t elems = graph_elems(g, at.v);
     if (w->s->opts.fusion < 2 || elems < PROLOGUE_ELEMS) return false;
     if (op_get((op_code)n->op)->flops <= PROLOGUE_FLOPS && at.dot_work / PROLOGUE_READS <= elems) return true;
-    if (w->s->opts.rows_only || w->s->opts.fusion < 3 || g->params || !at.use.elems || /* nothing is packed in sizes of a run */
+    if (w->s->opts.fusion < 3 || g->params || !at.use.elems || /* nothing is packed in sizes of a run */
         !sched_packs_computed(w->s, (tn_dtype)n->dtype, elems, &at.use))
         return false;
     w->an->packs = true;
@@ -456,8 +456,7 @@ static bool walk_value(walk *w, pending at) {
     default:
         if (!op_is_elementwise((op_code)n->op)) return fail(w, v, "an op of this class is its own kernel");
         at.use.flops += op_get((op_code)n->op)->flops;
-        if (at.under_dot && !s->opts.rows_only &&
-            sched_feeds_matrix_units(s, (tn_dtype)n->dtype, graph_elems(s->g, v), at.dot_work))
+        if (at.under_dot && sched_feeds_matrix_units(s, (tn_dtype)n->dtype, graph_elems(s->g, v), at.dot_work))
             return fail(w, v, "pairs of bf16 are multiplied by words of memory");
         if (at.under_dot && !is_prologue(w, at)) return fail(w, v, "a contraction would repeat the work for every tile");
         add_work(w->an, graph_elems(s->g, v));

@@ -7,9 +7,11 @@
 
 enum {
     PANEL_ROWS = 512 /* that share a panel */,
+    TILE_ROWS = 64 /* that share a copy in shared memory */,
     WINDOWS = 4 /* that have an element of an image, at least */,
     NEVER = 64 /* operations on an element */
 };
+#define WAITS 0.1  /* of the products: 4,096 rows of 512 and 2,048 terms take a tenth longer on an H200 where copies compute */
 #define SMALL 0.03 /* of the contraction's time: less than that is a fair price for a temporary that is not made */
 
 /* Of so many bytes, which were just written or read. */
@@ -19,11 +21,22 @@ static const machine_cache *home_of(const machine *m, int64_t bytes) {
     return &m->level[level];
 }
 
+/* A thread block of a GPU computes what it copies to shared memory: once for the rows of its tile. Such a copy is not made
+ * while the products go on, as one without work on the way is. */
+static bool copies_computed(const machine *m, int64_t bytes, int64_t elems, const prologue_use *by) {
+    double rows = (double)(by->work / by->elems), again = larger(rows / TILE_ROWS - 1, 0) * (double)elems,
+           ops = machine_gflops(m) / 2,
+           stored =
+               (double)bytes / machine_rate(m, LEVEL_L2, true) + (double)bytes / machine_rate(m, LEVEL_L2, false) + m->start_ns;
+    return (again * (double)(by->flops + 1) + WAITS * (double)by->work) / ops <= stored;
+}
+
 bool sched_packs_computed(const sched *s, tn_dtype t, int64_t elems, const prologue_use *by) {
     const target common = { .vector_bytes = 32, .n_vector_regs = 16, .threads = 1 };
     const machine m = machine_of(s->opts.t ? s->opts.t : &common);
     int64_t bytes;
     if (by->flops > NEVER || !size_mul(elems, (int64_t)dtype_size(t), &bytes)) return false;
+    if (s->opts.rows_only) return copies_computed(&m, bytes, elems, by);
     const machine_cache *home = home_of(&m, bytes);
     double lanes = (double)m.pipe_bytes / (double)dtype_size(dtype_reg(t)), rows = (double)(by->work / by->elems),
            again =

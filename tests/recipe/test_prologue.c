@@ -210,6 +210,38 @@ ARENA_TEST(test_nibbles) {
     }
 }
 
+/* ---- GPUs ---- */
+
+static target gpu_target(void) {
+    target t = target_common_gpu();
+    t.machine = machine_row("h200"), t.resident_threads = 132 << 10, t.l2_bytes = 50 << 20;
+    return t;
+}
+
+/* A thread block computes what it copies to shared memory; among many rows the products would wait for that longer than a
+ * kernel of its own takes. */
+ARENA_TEST(test_gpu_copies_compute) {
+    static const struct {
+        int64_t rows;
+        int kernels;
+    } cases[] = { { 1, 1 }, { 8, 1 }, { 64, 1 }, { 256, 1 }, { 4096, 2 } };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        target t = gpu_target();
+        plan *p = plan_of(a, make(a, cases[i].rows, 512, 512, false, true), &t);
+        if (p->kernels.n != cases[i].kernels) fail_msg("%d rows: %d kernels", (int)cases[i].rows, p->kernels.n);
+    }
+}
+
+ARENA_TEST(test_gpu_values) {
+    static const int64_t sizes[][3] = { { 8, 300, 260 }, { 33, 128, 130 }, { 64, 96, 64 }, { 5, 80, 81 } };
+    for (int round = 0; round < 16; round++) {
+        const int64_t *size = sizes[(size_t)round % COUNT_OF(sizes)];
+        graph *g = make(a, size[0], size[1], size[2], round / 4 & 1, round / 8 & 1);
+        plan_config c = { .seed = (uint64_t)round, .fusion = 3, .t = gpu_target() };
+        if (!plan_config_agrees(g, NULL, &c)) fail_msg("%d x %d x %d: %s", (int)size[0], (int)size[1], (int)size[2], c.text);
+    }
+}
+
 /* ---- pairs of bf16 ---- */
 
 /* x in bf16 times dequantised weights, rounded to bf16: many rows are multiplied by pairs, which come from memory; for few, or
@@ -319,6 +351,8 @@ int main(void) {
                                         cmocka_unit_test(test_bits),
                                         cmocka_unit_test(test_nibbles),
                                         cmocka_unit_test(test_constants_stay_narrow),
+                                        cmocka_unit_test(test_gpu_copies_compute),
+                                        cmocka_unit_test(test_gpu_values),
                                         cmocka_unit_test(test_pairs_come_from_memory) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
