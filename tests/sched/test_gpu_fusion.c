@@ -111,6 +111,10 @@ ARENA_TEST(test_results_behind_contraction) {
     plan *p = compile(a, alone);
     assert_int_equal(p->kernels.n, 1);
     assert_non_null(kernel_of_product(p));
+    const char *wide = "graph @g(x f32[768,128], w f32[128,512]) {\n"
+                       " %1 = dot x, w contract=[1]x[0] f32[768,512]\n %2 = tanh %1\n %3 = mul %1, %2\n return %1 as "
+                       "\"u\", %2 as \"t\", %3 as \"y\"\n}";
+    assert_int_equal(compile(a, wide)->kernels.n, 1);
     const char *more = "graph @g(x bf16[2048,512], w bf16[512,1024], m bf16[2048,1024]) {\n"
                        " %1 = dot x, w contract=[1]x[0] bf16[2048,1024]\n %2 = mul m, 0.9\n %3 = add %1, %2\n"
                        " return %1 as \"u\", %2 as \"v\", %3 as \"y\"\n}";
