@@ -88,6 +88,8 @@ static double load_of(const sizes *z, double blocks, double cores, double room) 
     return load;
 }
 
+double recipe_attention_start(const target *t) { return 2500 / machine_row_of(t)->ghz + machine_row_of(t)->after_ns; }
+
 /* Nanoseconds; INFINITY where the shape does not fit. Measured on an H200: a multiprocessor issues 0.75 of what it could, 0.65
  * where each of its parts has one warp, which waits for itself; blocks of two warps do worse. */
 static double cost_of(const sizes *z, const shape *s, const target *t) {
@@ -104,7 +106,7 @@ static double cost_of(const sizes *z, const shape *s, const target *t) {
     double tiles = ceil((double)z->keys / s->tile), work = tile_work(z, s) * tiles * (threads < 128 ? 1.3 : 1);
     double warps = fmin(room, ceil(blocks / cores)) * threads / 32;
     double alone = work / 0.65, all = load_of(z, blocks, cores, room) * work * (threads / 128) / (warps > 4 ? 0.75 : 0.65);
-    return (fmax(alone, all) + 2500) / machine_row_of(t)->ghz + machine_row_of(t)->after_ns;
+    return fmax(alone, all) / machine_row_of(t)->ghz + recipe_attention_start(t);
 }
 
 /* Shapes whose threads have 4 rows, and 4 or 8 keys: with others an H200 was slower at all sizes that were tried. Fewer rows
@@ -162,7 +164,7 @@ static double matrix_cost_of(const sizes *z, const shape *s, const target *t) {
     double alone = 1.25 * units + moved / 2 / m->tile_bytes / groups + 160, step = alone * (1 + 1.2 / at_once);
     double cores = fmax(1, floor((double)t->resident_threads / 1024)), blocks = z->outer * ceil((double)z->rows / s->block);
     double last = tiles * alone * (1 + groups), all = ceil(blocks / cores) * groups * counted * step;
-    return (fmax(last, all) + 2500) / m->ghz + m->after_ns;
+    return fmax(last, all) / m->ghz + recipe_attention_start(t);
 }
 
 static bool choose_matrix(const sizes *z, const target *t, shape *best, double *out) {

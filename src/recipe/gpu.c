@@ -151,7 +151,11 @@ kernel *recipe_gpu(kernel *k0, const target *t, const schedule **out) {
         recipe_block_tile(k, t, &best);
         recipe_tensorize(k, t, &best);
         recipe_reduce_columns(k, t, &best);
-        if (!recipe_attention(k, t, &best)) recipe_row_sums(k, t, &best);
+        recipe_form tiles = { .cost = best.cost + recipe_attention_start(t) / machine_row_of(t)->count_ns };
+        if (recipe_attention(k, t, &tiles) || recipe_short_rows(k, t, &tiles))
+            best = tiles;
+        else
+            recipe_row_sums(k, t, &best);
     }
     if (out) *out = r.s;
     if (best.steps)

@@ -1,6 +1,6 @@
 /* attention_fusion.c - two contractions with a softmax between them become one kernel for a GPU, which goes through the scores
  * tile by tile (loop/online_softmax.c): they are never stored. So do several that make scores and one that takes them, as
- * attention's gradients are (pass/recompute_weights.c).
+ * attention's gradients are (pass/recompute_weights.c). Rows of few scores stay in registers, also where they are stored.
  *
  * In: a plan with kernels in scalar form, after the choice of what is done in place. Out: the plan with fewer kernels, in
  * scalar form (row_join.h writes them); their recipe is recipe/attention.c. What decides, from shapes and the target alone: the
@@ -12,7 +12,7 @@
 
 #include <math.h>
 
-enum { MOST_LINKS = 10 };
+enum { MOST_LINKS = 10, MOST_SHORT = 6 /* of rows without powers */, MOST_COLUMNS = 128 };
 #define MEASURED 1.3            /* times what the model says, of four kernels on an H200 */
 #define ROOM ((int64_t)1 << 50) /* for scores: they only stand in the scalar form */
 
@@ -27,6 +27,14 @@ static int contractions(const kernel *k) {
     int n = 0;
     for (int i = 1; i < k->ins.n; i++) n += k->ins.at[i].op == K_UPD && k->ins.at[i].alu == OP_dot;
     return n;
+}
+
+/* One contraction of few steps to few columns. */
+static bool makes_short_rows(const kernel *k, int shared) {
+    if (contractions(k) != 1) return false;
+    for (int i = 1 + shared; i < k->ins.n; i++)
+        if (k->ins.at[i].op == K_LOOP && k->ins.at[i].hi > MOST_COLUMNS) return false;
+    return true;
 }
 
 /* The kernel with its outer loops, whose order is free, in another one: loop i is what loop order[i] was. */
@@ -169,19 +177,23 @@ static int try_chain(plan *p, const target *t, const row_uses *uses, int first, 
             products += contractions(p->kernels.at[first + i].k);
             powers |= has_power(p->kernels.at[first + i].k);
         }
-        bool one_query = c.n > 1 && products == 1 && is_weighted_sum(p->kernels.at[first + c.n - 1].k);
-        if (!powers || (products < 2 && !one_query)) {
+        bool one_query = powers && c.n > 1 && products == 1 && is_weighted_sum(p->kernels.at[first + c.n - 1].k);
+        bool attention = powers && products > 1, rows = c.n > 1 && makes_short_rows(own[0], shared);
+        if (!attention && !one_query && (!rows || c.n > MOST_SHORT)) {
+            most = rows ? MOST_SHORT : 0;
             restore(p, first, own);
-            return 0;
+            continue;
         }
         recipe_form form = { .cost = otherwise(&c, t) / machine_row_of(t)->count_ns };
         pkernel joined = row_join(&c, uses, &(row_form){ .room = ROOM });
-        if (one_query ? recipe_row_sums(joined.k, t, &form) : recipe_attention(joined.k, t, &form)) {
+        bool tiles = one_query ? recipe_row_sums(joined.k, t, &form) : attention && recipe_attention(joined.k, t, &form);
+        if (tiles || (rows && recipe_short_rows(joined.k, t, &form))) {
             *cost = form.cost * machine_row_of(t)->count_ns;
             if (out) {
                 *out = joined;
                 row_commit(&c, uses, out,
-                           "scores go from one contraction to the next tile by tile, and are never stored: one launch");
+                           tiles ? "scores go from one contraction to the next tile by tile, and are never stored: one launch"
+                                 : "threads have whole rows of what a contraction makes: one launch");
             } else {
                 restore(p, first, own);
             }

@@ -223,8 +223,63 @@ ARENA_TEST(test_values) {
     assert_true(2 * units > rounds);
 }
 
+/* Few keys, in f32: what the gradients need of the scores is stored, by one kernel with the result; scores of the result's
+ * gradient and what is computed of their rows are one, too. Values against double; the bound as above. */
+static const spelling wide[] = {
+    { "causal", CAUSAL, WIDE_SUM, false, TN_F32 },
+    { "full", FULL, DIV, true, TN_F32 },
+    { "added", ADDED, RECIPROCAL, false, TN_F32 },
+    { "scaled scores", CAUSAL, DIV, true, TN_F32 },
+};
+static int count_short(const plan *p) {
+    int n = 0;
+    for (int i = 0; i < p->kernels.n; i++) {
+        const schedule *s = p->kernels.at[i].schedule;
+        bool softmax = false, tiles = false;
+        for (int j = 0; s && j < s->steps.n; j++)
+            softmax |= s->steps.at[j].op == STEP_online_softmax, tiles |= s->steps.at[j].op == STEP_bind_row_tiles;
+        n += tiles && !softmax;
+    }
+    return n;
+}
+
+ARENA_TEST(test_few_keys) {
+    static const int64_t sizes[][3] = { { 64, 64, 32 }, { 40, 56, 16 }, { 64, 32, 64 }, { 33, 64, 24 } };
+    int found = 0;
+    for (size_t i = 0; i < COUNT_OF(wide) * COUNT_OF(sizes); i++) {
+        const spelling *s = &wide[i % COUNT_OF(wide)];
+        const int64_t *n = sizes[(i + i / COUNT_OF(wide)) % COUNT_OF(sizes)];
+        arena own;
+        arena_init(&own, mem_libc(), a->gd);
+        target t = with_units(false), cpu = plan_target(0);
+        graph *g = make(&own, s, TN_F32, 48, n[0], n[1], n[2]);
+        plan *p = plan_of(&own, g, &t, 3), *ops = plan_of(&own, g, &cpu, 0);
+        found += count_short(p);
+        sample in = sample_make(g, &own, i);
+        eval_value *want = eval_graph(g, &own, in.values);
+        eval_memory *m = run(p, g, &in, &own), *by_ops = run(ops, g, &in, &own);
+        for (int o = 0; o < g->outputs.n; o++) {
+            const float *got = m->io[plan_io(p, g->outputs.at[o].name, true)],
+                        *ops_got = by_ops->io[plan_io(ops, g->outputs.at[o].name, true)];
+            const double *y = want[g->outputs.at[o].v].f;
+            int64_t all = graph_elems(g, g->outputs.at[o].v);
+            double square = 0, bound = 1e-6;
+            for (int64_t e = 0; e < all; e++) square += y[e] * y[e] / (double)all;
+            for (int64_t e = 0; e < all; e++) bound = fmax(bound, 2 * fabs(ops_got[e] - y[e]) / (sqrt(square) + fabs(y[e])));
+            for (int64_t e = 0; e < all; e++)
+                if (!(fabs(got[e] - y[e]) <= bound * (sqrt(square) + fabs(y[e]))))
+                    fail_msg("%s, %d x %d x %d: %s[%d] is %g, expected %g within %g", s->name, (int)n[0], (int)n[1], (int)n[2],
+                             g->outputs.at[o].name, (int)e, got[e], y[e], bound);
+        }
+        arena_fini(&own);
+    }
+    printf("%d kernels have whole rows\n", found);
+    assert_true(found >= 8);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_values), cmocka_unit_test(test_spellings),
-                                        cmocka_unit_test(test_training_step), cmocka_unit_test(test_memory) };
+                                        cmocka_unit_test(test_training_step), cmocka_unit_test(test_memory),
+                                        cmocka_unit_test(test_few_keys) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
