@@ -382,6 +382,7 @@ static bool ends_with(const kernel *o, affine coordinate, ext n) {
 
 static void bound(kernel *o, kins *in, affine e, int64_t lane, ext n) {
     build_mask(o->a, in, e, 0, n);
+    if (in->op == K_LOAD && in->mode == LOAD_UNMASKED) in->mode = LOAD_HOISTED; /* it is zero behind the bound */
     in->mask_lane[in->n_mask - 1] = in->lanes > 1 ? lane : 0;
 }
 

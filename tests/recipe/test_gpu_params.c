@@ -67,6 +67,10 @@ static const struct {
       "  %3 = dot %2, v batch=[0,1]x[0,2] contract=[3]x[1] f32[B,2,L,8]\n  %4 = permute %3 perm=[0,2,1,3] f32[B,L,2,8]\n"
       "  return %2 as \"w\", %4 as \"y\"\n}\n",
       false },
+    { "graph @sums_bf16<B 1..2, L 1..200>(p bf16[B,L,L], v bf16[B,L,16]) {\n" /* what comes an iteration ahead is zero behind
+                                                                                 the end */
+      "  %1 = dot p, v batch=[0]x[0] contract=[2]x[1] bf16[B,L,16]\n  return %1 as \"y\"\n}\n",
+      false },
     { "graph @blocks<B 1..2, L 16..96 by 16>(q f32[B,L,24], k f32[B,L,24]) {\n"
       "  %1 = dot q, k batch=[0]x[0] contract=[2]x[2] f32[B,L,L]\n"
       "  %2 = dot %1, k batch=[0]x[0] contract=[2]x[1] f32[B,L,24]\n  return %1 as \"w\", %2 as \"y\"\n}\n",
