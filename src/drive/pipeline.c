@@ -182,8 +182,9 @@ static plan *plan_kernels(graph *g, arena *a, const tn_compile_opts *opts, const
     if (t->kind == TARGET_GPU && opts->fusion >= 3) mem_join_maps(p);
     mem_unread(p);
     if (opts->check) check_kernels(p, "the choice of what is done in place");
+    if (opts->fusion >= 3 && t->kind == TARGET_GPU && !plan_has_control(p)) fuse_attention(p, t);
     if (opts->fusion >= 3 && t->kind == TARGET_GPU && !plan_has_control(p) && !p->params)
-        fuse_attention(p, t), fuse_attention_pairs(p, t), fuse_row_products(p, t), fuse_norm_products(p, t);
+        fuse_attention_pairs(p, t), fuse_row_products(p, t), fuse_norm_products(p, t);
     return p;
 }
 

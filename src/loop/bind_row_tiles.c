@@ -3,7 +3,8 @@
  * the nests stays in registers. row_tiles_write.c writes it.
  *
  * In: scalar form whose body is nests over one loop of columns each - elementwise work, combining, contractions - and serial
- * loops over such nests, as online_softmax leaves them. Out: the form of a GPU. Rows and columns need not divide.
+ * loops over such nests, as online_softmax leaves them. Out: the form of a GPU. Rows and columns need not divide;
+ * how many rows there are, and tiles of a serial loop, may be a run's.
  *
  * skip_masked: a tile in which a comparison of indices makes all scores -inf (causal attention, windows) is left out; what it
  * would add to the result is 0 times an operand, which is looked at for what is not finite. matrix: matrix units multiply
@@ -51,6 +52,8 @@ static bool read_nest(row_tiles *w, int loop, int tiles) {
         if (in->op == K_SCATTER || in->op == K_ARGUPD || in->op == K_BLOCK_REDUCE || in->op == K_BARRIER)
             return step_refuse(w->why, "a nest does something else than compute, load, store, add up and take maxima");
     }
+    if (!ext_is_lit(n.n) || (n.inner && !ext_is_lit(w->k->vars.at[rt_ins(w, n.inner)->var].extent)))
+        return step_refuse(w->why, "a run says how many iterations a nest has");
     n.kind = n.inner ? RT_PRODUCT : w->k->vars.at[n.v].reduce ? RT_REDUCE : RT_ELEMENTS;
     if (n.kind == RT_PRODUCT &&
         (!n.acc || !n.upd || (int)rt_ins(w, n.upd)->c != n.acc || !w->k->vars.at[rt_ins(w, n.inner)->var].reduce ||
@@ -260,7 +263,7 @@ static bool is_infinity(const row_tiles *w, reg r) {
 static bool is_order(const row_tiles *w, reg r) {
     const kins *c = rt_ins(w, (int)r);
     bool order = c->op == K_ALU && (c->alu == OP_le || c->alu == OP_lt || c->alu == OP_ge || c->alu == OP_gt);
-    return order && rt_ins(w, (int)c->a)->op == K_INDEX && rt_ins(w, (int)c->b)->op == K_INDEX;
+    return order && rt_ins(w, (int)c->a)->op == K_INDEX && rt_ins(w, (int)c->b)->op == K_INDEX && rt_ins(w, (int)c->b)->idx.n;
 }
 
 /* The comparison of indices without which the value is -inf; 0: none. */
@@ -368,6 +371,20 @@ static bool find_skip(row_tiles *w) {
     return true;
 }
 
+/* Sizes of the run: whether the comparison is of literals, and holds in the first tiles if in any. */
+static bool is_skip_of_all(const row_tiles *w) {
+    const kins *c = rt_ins(w, w->skip), *of[2] = { rt_ins(w, (int)c->a), rt_ins(w, (int)c->b) };
+    bool least = c->alu == OP_le || c->alu == OP_lt, lit = true;
+    const rt_nest *tiles = &w->nests.at[w->nests.at[w->nest_of[w->skip] - 1].tiles - 1];
+    for (int x = 0; x < 2; x++) {
+        lit &= ext_is_lit(of[x]->idx.base);
+        for (int i = 0; i < of[x]->idx.n; i++) lit &= ext_is_lit(of[x]->idx.t[i].coef);
+    }
+    if (ext_is_lit(tiles->n) && ext_is_lit(w->rows) && lit) return true;
+    int64_t moves = lit ? affine_coef(of[0]->idx, tiles->v) - affine_coef(of[1]->idx, tiles->v) : 0;
+    return (lit && (least ? moves >= 0 : moves <= 0)) || step_refuse(w->why, "a run says which tiles count, or they come last");
+}
+
 bool step_bind_row_tiles(kernel **kk, const loop_step *s, str *why) {
     const kernel *k = gpu_compacted(*kk);
     int64_t block = s->arg[0].n, down = s->arg[1].n, across = s->arg[2].n;
@@ -387,7 +404,7 @@ bool step_bind_row_tiles(kernel **kk, const loop_step *s, str *why) {
     if (!gpu_can_bind(k, -1, down * across, why)) return false;
     if (w.n_outer < 1) return step_refuse(why, "the kernel has no rows");
     for (int i = 1; i < k->ins.n; i++)
-        if (k->ins.at[i].op == K_LOOP && (k->ins.at[i].lo != 0 || k->ins.at[i].hi < 1 || k->ins.at[i].a))
+        if (k->ins.at[i].op == K_LOOP && (k->ins.at[i].lo != 0 || gpu_may_be_empty(k, i) || k->ins.at[i].a))
             return step_refuse(why, "loop %s is empty, cut or conditional", k->vars.at[k->ins.at[i].var].name);
     w.from = 1 + w.n_outer, w.to = k->ins.n - w.n_outer, w.tr = (int)(block / down);
     w.row = k->ins.at[w.n_outer].var, w.rows = k->vars.at[w.row].extent;
@@ -403,7 +420,9 @@ bool step_bind_row_tiles(kernel **kk, const loop_step *s, str *why) {
     }
     if (!find_buffers(&w)) return false;
     find_varying(&w);
-    if (step_flag(s, "skip_masked") && !find_skip(&w)) return false;
-    *kk = row_tiles_write(&w);
+    if (step_flag(s, "skip_masked") && (!find_skip(&w) || !is_skip_of_all(&w))) return false;
+    kernel *o = row_tiles_write(&w);
+    if (ext_hi(o->params, o->grid_blocks) > INT32_MAX) return step_refuse(why, "there may be too many thread blocks");
+    *kk = o;
     return true;
 }

@@ -41,6 +41,10 @@ reg build_index(kernel *o, uint8_t dtype, affine e) {
     return kernel_push(o, (kins){ .op = K_INDEX, .dtype = dtype, .idx = e });
 }
 
+reg build_count(kernel *o, uint8_t dtype, ext n) {
+    return ext_is_lit(n) ? build_number(o, dtype, (double)n) : build_index(o, dtype, affine_const(n));
+}
+
 static uint8_t wider(const kernel *o, reg a, reg b) {
     uint8_t x = o->ins.at[a].lanes, y = b ? o->ins.at[b].lanes : 1;
     return x > y ? x : y;
@@ -101,7 +105,7 @@ reg build_before(kernel *o, reg v, uint8_t index, affine e, int64_t lane, int64_
     reg at =
         kernel_push(o, (kins){ .op = K_INDEX, .dtype = index, .idx = e, .lanes = lanes, .lane_stride = lanes > 1 ? lane : 0 });
     kins none = { .op = K_CONST, .dtype = type_of(o, v), .imm = o->ins.at[like].imm, .imm_int = o->ins.at[like].imm_int };
-    reg end = build_number(o, index, (double)n), other = kernel_push(o, none);
+    reg end = build_count(o, index, n), other = kernel_push(o, none);
     return build_select(o, build_op(o, OP_lt, at, end), v, other);
 }
 
@@ -162,6 +166,17 @@ affine build_moved(arena *a, const build_places *p, affine x) {
     return x;
 }
 
+affine build_set(const kernel *k, affine x, kvar v, affine value) {
+    ext c = affine_coef(x, v);
+    if (!k->params || c == 0) return affine_set_var(k->a, x, v, value);
+    return affine_add_params(k->params, affine_without(k->a, x, v), affine_scale_params(k->params, value, c));
+}
+
+static affine moved(const kernel *k, const build_places *p, affine x) {
+    for (int i = 0; i < p->n; i++) x = build_set(k, x, p->var[i], p->value[i]);
+    return x;
+}
+
 void build_bounds(arena *a, kins *in, const build_places *p) {
     int n = in->n_mask;
     if (!p->n_mask) return;
@@ -172,12 +187,12 @@ void build_bounds(arena *a, kins *in, const build_places *p) {
     in->mask = mask, in->mask_lane = lane, in->n_mask = n + p->n_mask;
 }
 
-static void move_masks(arena *a, const build_places *p, kins *in, bool lanes) {
+static void move_masks(const kernel *k, const build_places *p, kins *in, bool lanes) {
     if (!in->n_mask) return;
-    kmask *mask = ARENA_ARRAY(a, kmask, in->n_mask);
-    int64_t *lane = ARENA_ARRAY(a, int64_t, in->n_mask);
+    kmask *mask = ARENA_ARRAY(k->a, kmask, in->n_mask);
+    int64_t *lane = ARENA_ARRAY(k->a, int64_t, in->n_mask);
     for (int m = 0; m < in->n_mask; m++) {
-        mask[m] = (kmask){ build_moved(a, p, in->mask[m].e), in->mask[m].lo, in->mask[m].hi };
+        mask[m] = (kmask){ moved(k, p, in->mask[m].e), in->mask[m].lo, in->mask[m].hi };
         lane[m] = lanes ? affine_coef(in->mask[m].e, p->along) : in->lanes > 1 ? in->mask_lane[m] : 0;
     }
     in->mask = mask, in->mask_lane = lane;
@@ -188,9 +203,9 @@ kins build_at(const build_copier *c, int i, const build_places *p) {
     bool lanes = p->lanes > 1 && p->varies[i];
     if (lanes) in.lanes = (uint8_t)p->lanes, in.lane_stride = affine_coef(in.idx, p->along);
     in.a = c->to[in.a], in.b = c->to[in.b], in.c = c->to[in.c], in.dyn = c->to[in.dyn];
-    in.idx = build_moved(c->o->a, p, in.idx);
+    in.idx = moved(c->o, p, in.idx);
     if (in.n_mask == 0 && in.op == K_LOAD) in.imm = 0, in.imm_int = 0;
-    move_masks(c->o->a, p, &in, lanes);
+    move_masks(c->o, p, &in, lanes);
     if (in.op == K_LOAD || in.op == K_STORE) build_bounds(c->o->a, &in, p);
     return in;
 }

@@ -17,6 +17,7 @@ reg build_halves(kernel *o, reg *v, int n, uint8_t op, uint8_t dtype, val of);
 
 reg build_number(kernel *o, uint8_t dtype, double x);
 reg build_index(kernel *o, uint8_t dtype, affine e);
+reg build_count(kernel *o, uint8_t dtype, ext n); /* a number, which a run may give */
 /* An elementwise op of a, or of a and b (0: of a alone); a select. */
 reg build_op(kernel *o, op_code op, reg a, reg b);
 reg build_select(kernel *o, reg condition, reg a, reg b);
@@ -48,6 +49,8 @@ static inline affine build_plus(arena *a, affine x, affine y, int64_t n) { retur
 /* The instruction where v has that value, in its index and its masks; with other variables (to[v] for v). */
 void build_set_var(arena *a, kins *in, kvar v, affine value);
 void build_rename(arena *a, kins *in, const kvar *to);
+/* x where v has that value, in a kernel whose sizes may be a run's. */
+affine build_set(const kernel *k, affine x, kvar v, affine value);
 /* One mask more, behind the others. */
 void build_mask(arena *a, kins *in, affine e, int64_t lo, int64_t hi);
 
@@ -77,7 +80,7 @@ static inline void build_bound(build_places *p, affine e, int64_t n, int64_t lan
     p->mask_lane[p->n_mask] = lane;
     p->mask[p->n_mask++] = (kmask){ e, 0, n };
 }
-/* The value at those places. */
+/* The value at those places, of literals. */
 affine build_moved(arena *a, const build_places *p, affine x);
 /* Their bounds behind the masks of an instruction. */
 void build_bounds(arena *a, kins *in, const build_places *p);

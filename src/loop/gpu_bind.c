@@ -28,7 +28,7 @@ bool gpu_any_vectors(const kernel *k, const bool *among, kvar v, int lanes) {
         const kins *in = &k->ins.at[i];
         if (among[i] && in->op == K_LOAD && (in->dyn || !gpu_aligned(k, in, v, lanes))) return false;
     }
-    return k->vars.at[v].extent % lanes == 0;
+    return ext_divisor(k->params, k->vars.at[v].extent) % lanes == 0;
 }
 
 bool *gpu_varying(const kernel *k, const bool *among, kvar v) {
@@ -46,13 +46,13 @@ bool gpu_aligned(const kernel *k, const kins *original, kvar v, int lanes) {
     affine wide = build_times(k->a, v, lanes);
     if (!gpu_uses(&in, v)) return true;
     in.lanes = (uint8_t)lanes, in.lane_stride = affine_coef(in.idx, v);
-    in.idx = affine_set_var(k->a, in.idx, v, wide);
+    in.idx = build_set(k, in.idx, v, wide);
     in.mask_lane = ARENA_ARRAY(k->a, int64_t, in.n_mask + 1);
     in.mask = ARENA_ARRAY(k->a, kmask, in.n_mask + 1);
     for (int m = 0; m < in.n_mask; m++) {
         const kmask *old = &original->mask[m];
         in.mask_lane[m] = affine_coef(old->e, v);
-        in.mask[m] = (kmask){ affine_set_var(k->a, old->e, v, wide), old->lo, old->hi };
+        in.mask[m] = (kmask){ build_set(k, old->e, v, wide), old->lo, old->hi };
     }
     return kernel_aligned(k, &in, lanes);
 }
@@ -112,6 +112,11 @@ int gpu_outer_loops(const kernel *k) {
            kernel_loop_end(k, 1 + n) == k->ins.n - 1 - n)
         n++;
     return n;
+}
+
+bool gpu_may_be_empty(const kernel *k, int i) {
+    ext n = k->ins.at[i].hi;
+    return (i <= gpu_outer_loops(k) ? ext_hi(k->params, n) : ext_lo(k->params, n)) < 1;
 }
 
 int gpu_perfect_loops(const kernel *k, int i) {

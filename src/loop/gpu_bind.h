@@ -49,6 +49,8 @@ int gpu_digits_open(kernel *o, gpu_digits *d, int bits, uint64_t cuts);
 affine gpu_digits_at(kernel *o, const gpu_digits *d, int lo, int hi);
 int gpu_log2(int64_t n); /* rounded down */
 
+/* Whether the loop at i may have no iterations; loops around the whole kernel may, in some runs. */
+bool gpu_may_be_empty(const kernel *k, int i);
 /* How many loops are perfectly nested from instruction i on, all reducing or none. */
 int gpu_perfect_loops(const kernel *k, int i);
 /* Perfectly nested loops of independent iterations from the first instruction on that hold the whole kernel. */

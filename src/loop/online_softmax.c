@@ -17,6 +17,8 @@
  * narrow: where the weights that the second contraction takes are f16 or bf16 in the kernel, they are so here, too, in a buffer
  * of their own, and their exponentials are approximate; the sums are of the f32 as ever.
  *
+ * How many scores a row has may be a run's: loads of the last tile end there, what is combined of it is masked.
+ *
  * Order-changing: sums are taken tile by tile, and the factor of a row goes behind its sum. All memory is the kernel's. */
 #include "loop/build.h"
 #include "loop/gpu_bind.h"
@@ -69,7 +71,8 @@ typedef struct row {
         reg r;
         int store, buf;   /* store: instruction */
     } value[MOST_VALUES]; /* that the scores' nests store */
-    int64_t keys, tile, n_tiles;
+    int64_t tile;
+    ext keys, n_tiles;
     reg max, max_of, sum[MOST_SUMS], sum_of[MOST_SUMS];
     int n_sums, n_factors;
     factor factor[MOST_FACTORS];
@@ -392,7 +395,7 @@ static reg load(row *w, int buf, kvar v) {
 }
 static void store(row *w, int buf, kvar v, reg a) { build_store(w->o, buf, affine_var(w->o->a, v), a); }
 static int local(row *w, int64_t n) { return build_buffer(w->o, TN_F32, KB_LOCAL, n); }
-static bool has_tail(const row *w) { return w->keys % w->tile != 0; }
+static bool has_tail(const row *w) { return ext_divisor(w->k->params, w->keys) % w->tile != 0; }
 
 /* The score that v of the tile is, of all. */
 static affine key_at(const row *w, kvar v) {
@@ -427,7 +430,8 @@ static reg emit(row *w, reg r) {
 /* v where there is a score, else what `like` begins with. */
 static reg in_tail(row *w, reg v, reg like) {
     if (!has_tail(w)) return v;
-    return build_before(w->o, v, w->keys < INT32_MAX / 2 ? TN_I32 : TN_I64, key_at(w, w->at), 0, w->keys, like);
+    return build_before(w->o, v, ext_hi(w->k->params, w->keys) < INT32_MAX / 2 ? TN_I32 : TN_I64, key_at(w, w->at), 0, w->keys,
+                        like);
 }
 
 static void begin_nest(row *w, const char *name, int64_t n, bool reduce) {
@@ -658,14 +662,17 @@ bool step_online_softmax(kernel **kk, const loop_step *s, str *why) {
         return step_refuse(why, "tiles of %lld scores: expected 1 to %d", (long long)w.tile, MOST_TILE);
     if (!gpu_can_bind(k, -1, 1, why)) return false;
     for (int i = 1; i < k->ins.n; i++)
-        if (k->ins.at[i].op == K_LOOP && (k->ins.at[i].lo != 0 || k->ins.at[i].hi < 1))
+        if (k->ins.at[i].op == K_LOOP && (k->ins.at[i].lo != 0 || gpu_may_be_empty(k, i)))
             return step_refuse(why, "loop %s is empty", k->vars.at[k->ins.at[i].var].name);
     if (!find_parts(&w)) return false;
+    for (int l = 0; l < w.n_last; l++)
+        if (!ext_is_lit(k->vars.at[var_of(&w, w.last[l].n)].extent))
+            return step_refuse(why, "a run says how many columns the last contraction has");
     for (int l = 0; l < w.n_last; l++) {
         const kins *taken = ins(&w, (int)w.last[l].rounding[2]);
         w.last[l].dtype = !step_flag(s, "narrow") ? TN_F32 : taken->op == K_WRAP ? taken->src : k->bufs.at[taken->buf].dtype;
     }
-    w.n_tiles = (w.keys + w.tile - 1) / w.tile;
+    w.n_tiles = k->params ? ext_ceil_div(k->params, w.keys, w.tile) : gpu_pieces(w.keys, w.tile);
     kernel *o = w.o = kernel_clone(k, k->a);
     o->ins.n = 1;
     write_row(&w);

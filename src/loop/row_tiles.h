@@ -32,7 +32,7 @@ typedef struct rt_nest {
     rt_kind kind;
     int loop, end;
     kvar v;               /* of the columns; RT_TILES: of the tiles */
-    int64_t n;            /* columns */
+    ext n;                /* columns: a literal; RT_TILES: tiles */
     bool vectors, placed; /* a thread has vectors of columns, else each across-th one; placed: that is decided */
     int grid_blocks;      /* vectors, or columns, of a thread */
     const bool *varies;   /* [ins] from column to column */
@@ -61,7 +61,7 @@ typedef struct row_tiles {
     str *why;
     int n_outer, from, to;
     kvar row;
-    int64_t rows;                /* of all */
+    ext rows;                    /* of all */
     int block, down, across, tr; /* rows of a block; threads; rows of a thread */
     VEC(rt_nest) nests;
     int *nest_of; /* [ins] + 1: the innermost one */
@@ -77,6 +77,10 @@ static inline const kins *rt_ins(const row_tiles *w, int i) { return &w->k->ins.
 static inline bool rt_local(const row_tiles *w, const kins *in) {
     return (in->op == K_LOAD || in->op == K_STORE) && w->k->bufs.at[in->buf].kind == KB_LOCAL;
 }
+
+/* The last rows of all may be less than a block's; columns, or tiles, at most. */
+static inline bool rt_row_tail(const row_tiles *w) { return ext_divisor(w->k->params, w->rows) % w->block != 0; }
+static inline int64_t rt_most(const row_tiles *w, const rt_nest *n) { return ext_hi(w->k->params, n->n); }
 
 /* row_tiles_matrix.c: the last contractions of the tiles, which go on from one to the next; rt_n_last: how many. */
 int rt_n_last(const row_tiles *w, const rt_nest *tiles);

@@ -220,7 +220,7 @@ static const rt_operand *find_brought(const row_tiles *t, int nest, int side) {
 }
 
 /* Stages of what moves with the serial loop. */
-static int stages_of(const row_tiles *t, const rt_nest *n) { return t->nests.at[n->tiles - 1].n > 1 ? 2 : 1; }
+static int stages_of(const row_tiles *t, const rt_nest *n) { return rt_most(t, &t->nests.at[n->tiles - 1]) > 1 ? 2 : 1; }
 
 void rt_matrix_buffers(rt_writer *w) {
     const row_tiles *t = w->w;
@@ -298,7 +298,7 @@ static void copy_operand(rt_writer *w, const copying *c, int side, int value, bo
         bound_items(c, &p, &at, chunks * all);
         if (c->real_fast != c->n_fast) build_bound(&p, at.fast, c->real_fast, 1);
         if (c->real_slow != c->n_slow) build_bound(&p, slow, c->real_slow, 0);
-        if (c->rows && t->rows % t->block) build_bound(&p, slow, t->rows, 0);
+        if (c->rows && rt_row_tail(t)) build_bound(&p, slow, t->rows, 0);
         if (x->bounded) build_bound(&p, x->tile, x->tiles->n, 0);
         for (int i = c->of->loop + 1; i <= value; i++)
             if (c->needed[i]) build_copy(&w->c, i, &p);

@@ -22,6 +22,13 @@ static reg push(writer *w, kins in) { return kernel_push(w->o, in); }
 static affine plus(const writer *w, affine x, affine y, int64_t times) { return build_plus(w->o->a, x, y, times); }
 static const kins *ins(const writer *w, int i) { return rt_ins(w->w, i); }
 
+static ext pieces_of(const writer *w, ext n, int64_t piece) {
+    return w->o->params ? ext_ceil_div(w->o->params, n, piece) : gpu_pieces(n, piece);
+}
+static void more_blocks(writer *w, ext n) {
+    w->o->grid_blocks = w->o->params ? ext_mul(w->o->params, w->o->grid_blocks, n) : w->o->grid_blocks * n;
+}
+
 /* ---- meetings ---- */
 
 static void meet(writer *w) {
@@ -72,15 +79,15 @@ static affine column_at(const writer *w, const rt_nest *n, int g) {
 static int64_t padded(const writer *w, const rt_nest *n) {
     return (int64_t)n->grid_blocks * w->w->across * (n->vectors ? w->w->wide : 1);
 }
-static bool row_tail(const writer *w) { return w->w->rows % w->w->block != 0; }
 
 /* ---- operands into shared memory ---- */
 
 typedef struct copying { /* of an operand: its items, fast along memory, are the threads' */
     const rt_operand *s;
-    kvar var[2];           /* fast, slow */
-    int64_t n[2], real[2]; /* their extents in shared memory, and in memory; n of fast in items of so many lanes: */
-    affine base[2];        /* what they begin at */
+    kvar var[2];    /* fast, slow */
+    int64_t n[2];   /* their extents in shared memory, of fast in items of so many lanes; */
+    ext real[2];    /* and in memory */
+    affine base[2]; /* what they begin at */
     int lanes, log_fast, chunks;
     bool async;
     const rt_nest *of, *tiles; /* tiles: the serial loop, where it is not at its own iteration but at: */
@@ -125,7 +132,7 @@ static void bound_items(const copying *c, build_places *p, const affine at[2], b
 static int64_t most_of(const kernel *k, affine x) {
     int64_t most = x.base;
     for (int i = 0; i < x.n; i++)
-        if (x.t[i].coef > 0) most += x.t[i].coef * (k->vars.at[x.t[i].var].extent - 1);
+        if (x.t[i].coef > 0) most += x.t[i].coef * (ext_hi(k->params, k->vars.at[x.t[i].var].extent) - 1);
     return most > 0 ? most : 0;
 }
 
@@ -137,7 +144,7 @@ static reg load_chunk(writer *w, copying *c, int chunk) {
     where[0] = plus(w, c->base[0], at[0], c->lanes), where[1] = plus(w, c->base[1], at[1], 1);
     for (int i = 0; i < 2; i++) build_put(&p, c->var[i], where[i]);
     for (int i = 0; i < 2; i++)
-        if (c->n[i] != c->real[i] && (c->var[i] != w->w->row || row_tail(w)))
+        if (c->n[i] != c->real[i] && (c->var[i] != w->w->row || rt_row_tail(w->w)))
             build_bound(&p, where[i], c->real[i], i == 0 && c->lanes > 1);
     bound_items(c, &p, at, true);
     will_touch(w, c->of->loop + 1, s->value + 1, s->needed);
@@ -265,7 +272,7 @@ static void copy_at(writer *w, int i, const rt_nest *n, int row, int g) {
     build_places p = { .n = 0 };
     if (w->tiles) build_put(&p, w->tiles->v, w->tile);
     build_put(&p, w->w->row, row_at(w, row));
-    if (row_tail(w) && (store || gpu_uses(in, w->w->row))) build_bound(&p, row_at(w, row), w->w->rows, 0);
+    if (rt_row_tail(w->w) && (store || gpu_uses(in, w->w->row))) build_bound(&p, row_at(w, row), w->w->rows, 0);
     if (store && !n && w->w->across > 1) build_bound(&p, w->x, 1, 0); /* a number of the row */
     if (n) {
         p.along = n->v, p.lanes = n->vectors ? w->w->wide : 1, p.varies = n->varies;
@@ -468,12 +475,13 @@ static void look_at_skipped(writer *w, const rt_nest *tiles, int l) {
     enum { TILES = 4, LOADS = 16 };
     const rt_nest *n = rt_last(w->w, tiles, l);
     copying c = plan_copy(w, n, &n->side[1], 1, ins(w, n->inner)->var);
-    int group = tiles->n < TILES ? (int)tiles->n : TILES, step = counts_first(w, tiles) ? 1 : -1;
+    int64_t all = rt_most(w->w, tiles);
+    int group = all < TILES ? (int)all : TILES, step = counts_first(w, tiles) ? 1 : -1;
     int most = n->n > KERNEL_MATRIX ? LOADS / 2 : LOADS; /* beside a wide result there are no registers for more */
     reg loads[LOADS];
-    c.async = false, c.tiles = tiles, c.bounded = tiles->n % group != 0, c.behind = true;
-    affine at = affine_var(w->o->a, build_loop(w->o, "ks", (tiles->n + group - 1) / group, PAR_SERIAL)),
-           first = plus(w, affine_const(step < 0 ? tiles->n - 1 : 0), at, step * group);
+    c.async = false, c.tiles = tiles, c.bounded = ext_divisor(w->o->params, tiles->n) % group != 0, c.behind = true;
+    affine at = affine_var(w->o->a, build_loop(w->o, "ks", pieces_of(w, tiles->n, group), PAR_SERIAL)),
+           first = plus(w, affine_const(step < 0 ? all - 1 : 0), at, step * group);
     reg counts = tile_counts(w, tiles, affine_offset(first, step * (group - 1)));
     build_if(w->o, "once", 1, build_op(w->o, OP_not, counts, 0));
     for (int from = 0; from < group * c.chunks; from += most) {
@@ -585,13 +593,15 @@ static bool is_full(const writer *w, const rt_nest *tiles) {
 /* The same where matrix units multiply. Operands that move have two stages: the next tile's are on their way while this one is
  * worked on, so that one meeting a tile is enough. Tiles that count come first: back to front where those are the last ones. */
 static void write_matrix_tiles(writer *w, const rt_nest *n) {
-    bool skip = w->w->skip != 0, back = skip && !counts_first(w, n), ahead = n->n > 1, odd = ahead && n->n % 2;
-    affine first = affine_const(back ? n->n - 1 : 0), at;
+    int64_t all = rt_most(w->w, n);
+    bool skip = w->w->skip != 0, back = skip && !counts_first(w, n), ahead = all > 1,
+         odd = ahead && ext_divisor(w->o->params, n->n) % 2;
+    affine first = affine_const(back ? all - 1 : 0), at;
     rt_matrix_copy(w, false, affine_const(0), false, affine_const(0));
     if (ahead) rt_matrix_copy(w, true, first, false, affine_const(0));
     if (skip) begin_skipped(w, n);
     w->tiles = n, w->stage = affine_const(0);
-    at = affine_var(w->o->a, build_loop(w->o, "kt", ahead ? (n->n + 1) / 2 : n->n, PAR_SERIAL));
+    at = affine_var(w->o->a, build_loop(w->o, "kt", ahead ? pieces_of(w, n->n, 2) : n->n, PAR_SERIAL));
     if (ahead) {
         w->stage = affine_var(w->o->a, build_loop(w->o, "stage", 2, PAR_SERIAL));
         at = plus(w, w->stage, at, 2);
@@ -599,7 +609,7 @@ static void write_matrix_tiles(writer *w, const rt_nest *n) {
     w->tile = plus(w, first, at, back ? -1 : 1);
     if (odd) {
         reg there = build_index(w->o, TN_I32, at);
-        build_if(w->o, "there", 1, build_op(w->o, OP_lt, there, build_number(w->o, TN_I32, (double)n->n)));
+        build_if(w->o, "there", 1, build_op(w->o, OP_lt, there, build_count(w->o, TN_I32, n->n)));
     }
     if (skip) build_if(w->o, "once", 1, tile_counts(w, n, w->tile));
     if (!ahead) {
@@ -609,7 +619,7 @@ static void write_matrix_tiles(writer *w, const rt_nest *n) {
     meet(w);
     affine other = affine_offset(affine_scale(w->o->a, w->stage, -1), 1);
     if (ahead) rt_matrix_copy(w, true, affine_offset(w->tile, back ? -1 : 1), true, other);
-    if (skip && n->n > FEW_TILES && !is_full(w, n)) { /* most tiles that count do so everywhere, and compare nothing */
+    if (skip && all > FEW_TILES && !is_full(w, n)) { /* most tiles that count do so everywhere, and compare nothing */
         reg whole = tile_is_whole(w, n, w->tile);
         build_if(w->o, "whole", 1, whole);
         w->whole = true;
@@ -688,11 +698,12 @@ static bool most_first(const writer *w) {
 
 static void open_blocks(writer *w) {
     const row_tiles *t = w->w;
-    int64_t blocks = (t->rows + t->block - 1) / t->block;
+    ext blocks = pieces_of(w, t->rows, t->block);
     affine g = affine_var(w->o->a, build_loop(w->o, "g", blocks, PAR_BLOCKS));
     w->first_row = affine_scale(w->o->a, g, t->block);
-    if (t->skip && !most_first(w)) w->first_row = affine_offset(affine_scale(w->o->a, g, -t->block), (blocks - 1) * t->block);
-    w->o->grid_blocks *= blocks;
+    if (t->skip && !most_first(w) && ext_is_lit(blocks))
+        w->first_row = affine_offset(affine_scale(w->o->a, g, -t->block), (blocks - 1) * t->block);
+    more_blocks(w, blocks);
 }
 
 /* Where tiles are skipped, blocks with the most work begin first: those of the last rows, of the innermost loop around the rows
@@ -702,11 +713,11 @@ static void open_blocks(writer *w) {
 static int open_groups(writer *w) {
     const row_tiles *t = w->w;
     int last = t->n_outer - 1; /* loop around the rows */
-    bool across = t->skip && last > 0 && ins(w, last)->hi <= MOST_NEIGHBOURS;
+    bool across = t->skip && last > 0 && ext_hi(w->o->params, ins(w, last)->hi) <= MOST_NEIGHBOURS;
     for (int i = 1; i < t->n_outer; i++) {
         kins in = *ins(w, i);
         if (across && i == last) open_blocks(w);
-        in.par = PAR_BLOCKS, w->o->grid_blocks *= in.hi;
+        in.par = PAR_BLOCKS, more_blocks(w, in.hi);
         push(w, in);
     }
     if (!across) open_blocks(w);
@@ -769,6 +780,7 @@ static void make_buffers(writer *w) {
 kernel *row_tiles_write(row_tiles *t) {
     const kernel *k = t->k;
     kernel *o = t->o = gpu_kernel(k, t->down * t->across);
+    o->params = k->params;
     writer w = {
         .w = t, .o = o, .c = build_copier_make(k, o), .held = ARENA_ARRAY(k->a, reg *, k->bufs.n + 1), .most_blocks = 1
     };

@@ -17,6 +17,12 @@ typedef struct sizes {
     bool skips;                         /* a comparison of indices throws scores away */
 } sizes;
 
+typedef struct range { /* one kernel's sizes; those that a run gives at their least, in between, and at their most, which is
+                          first */
+    sizes at[3];
+    int n;
+} range;
+
 typedef struct shape {
     int block, down, across, tile;
 } shape;
@@ -109,24 +115,37 @@ static double cost_of(const sizes *z, const shape *s, const target *t) {
     return fmax(alone, all) / machine_row_of(t)->ghz + recipe_attention_start(t);
 }
 
+typedef double cost_fn(const sizes *z, const shape *s, const target *t);
+
+/* The geometric mean over the sizes. */
+static double mean_of(cost_fn *cost, const range *r, const shape *s, const target *t) {
+    double logs = 0;
+    for (int i = 0; i < r->n; i++) logs += log(cost(&r->at[i], s, t));
+    return exp(logs / r->n);
+}
+
 /* Shapes whose threads have 4 rows, and 4 or 8 keys: with others an H200 was slower at all sizes that were tried. Fewer rows
  * only where there are so few, or shared memory has no room for more. */
-static void try_rows(const sizes *z, const target *t, int rows, shape *best, double *out) {
+static void try_rows(const range *r, const target *t, int rows, shape *best, double *out) {
+    const sizes *z = &r->at[0];
     for (int down = 2; down <= 32; down *= 2)
         for (int across = 8; across <= 16; across *= 2)
             for (int keys = 2; keys <= 8; keys *= 2) {
                 shape s = { rows * down, down, across, across * keys };
                 if ((keys == 2 && rows == 4) || (down > 2 && s.block >= 2 * z->rows) || (keys > 2 && s.tile >= 2 * z->keys))
                     continue;
-                double cost = cost_of(z, &s, t);
+                double cost = mean_of(cost_of, r, &s, t);
                 if (cost < *out) *out = cost, *best = s;
             }
 }
 
-static bool choose(const sizes *z, const target *t, shape *best, double *out) {
+/* *out: at the most sizes. */
+static bool choose(const range *r, const target *t, shape *best, double *out) {
     *out = INFINITY;
-    for (int rows = 4; rows > 0 && !isfinite(*out); rows /= 2) try_rows(z, t, rows, best, out);
-    return isfinite(*out);
+    for (int rows = 4; rows > 0 && !isfinite(*out); rows /= 2) try_rows(r, t, rows, best, out);
+    if (!isfinite(*out)) return false;
+    *out = cost_of(&r->at[0], best, t);
+    return true;
 }
 
 /* ---- by matrix units ---- */
@@ -167,15 +186,17 @@ static double matrix_cost_of(const sizes *z, const shape *s, const target *t) {
     return fmax(last, all) / m->ghz + recipe_attention_start(t);
 }
 
-static bool choose_matrix(const sizes *z, const target *t, shape *best, double *out) {
+static bool choose_matrix(const range *r, const target *t, shape *best, double *out) {
     *out = INFINITY;
     for (int block = KERNEL_MATRIX; block <= 4 * KERNEL_MATRIX; block *= 2)
         for (int tile = KERNEL_MATRIX; tile <= 2 * KERNEL_MATRIX; tile *= 2) {
             shape s = { block, block / 2, 4, tile };
-            double cost = matrix_cost_of(z, &s, t);
+            double cost = mean_of(matrix_cost_of, r, &s, t);
             if (cost < *out) *out = cost, *best = s;
         }
-    return isfinite(*out);
+    if (!isfinite(*out)) return false;
+    *out = matrix_cost_of(&r->at[0], best, t);
+    return true;
 }
 
 /* ---- the steps ---- */
@@ -201,16 +222,37 @@ static bool take(kernel *k, const shape *s, bool matrix, double ns, const target
     return false;
 }
 
+/* A dim's most, what lies in between, its least; none is 0. */
+static int64_t value_of(const ext_row *dim, int i) {
+    int64_t least = dim->lo > dim->divisor ? dim->lo : dim->divisor, most = dim->hi > least ? dim->hi : least;
+    int64_t between = (int64_t)sqrt((double)least * (double)most) / dim->divisor * dim->divisor;
+    return i == 0 ? dim->hi : i == 1 ? (between < least ? least : between) : least < dim->hi ? least : dim->hi;
+}
+
+static bool find_range(const kernel *k, const target *t, range *r) {
+    r->n = k->params ? 3 : 1;
+    for (int i = 0; i < r->n; i++) {
+        const kernel *at = k;
+        if (k->params) {
+            int64_t *dims = ARENA_ARRAY(k->a, int64_t, k->params->n_dims + 1);
+            for (int d = 0; d < k->params->n_dims; d++) dims[d] = value_of(exts_row(k->params, exts_dim(k->params, d)), i);
+            at = kernel_at(k, dims, k->a);
+        }
+        if (!find_sizes(at, &r->at[i])) return false;
+        r->at[i].skips = r->at[i].skips && t->local_barriers;
+    }
+    return true;
+}
+
 bool recipe_attention(const kernel *k0, const target *t, recipe_form *best) {
     kernel *k = gpu_compacted((kernel *)(uintptr_t)k0);
-    sizes z;
+    range r;
     shape s = { 0 };
     double ns;
-    if (!find_sizes(k, &z)) return false;
-    z.skips = z.skips && t->local_barriers;
-    if (t->matrix_units && machine_row_of(t)->matrix_f16 > 0 && choose_matrix(&z, t, &s, &ns) && take(k, &s, true, ns, t, best))
+    if (!find_range(k, t, &r)) return false;
+    if (t->matrix_units && machine_row_of(t)->matrix_f16 > 0 && choose_matrix(&r, t, &s, &ns) && take(k, &s, true, ns, t, best))
         return true;
-    return z.scores == 1 && choose(&z, t, &s, &ns) && take(k, &s, false, ns, t, best);
+    return r.at[0].scores == 1 && choose(&r, t, &s, &ns) && take(k, &s, false, ns, t, best);
 }
 
 /* ---- few rows ---- */

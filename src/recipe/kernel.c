@@ -3,6 +3,8 @@
 #include "loop/cut.h"
 #include "recipe/recipe.h"
 
+#include <math.h>
+
 /* The recipe's schedule first: what was measured must have its bits. */
 static kernel *by_recipe(kernel *k, const target *t, const char *measured, recipe_made *out) {
     kernel *scalar = measured ? kernel_clone(k, k->a) : NULL;
@@ -42,9 +44,29 @@ bool recipe_takes(const kernel *k, const target *t) {
     return !k->params || made.schedule;
 }
 
+bool recipe_has_scores(const kernel *k) {
+    for (int b = 0; b < k->bufs.n; b++)
+        if (k->bufs.at[b].kind == KB_LOCAL && !ext_is_lit(k->bufs.at[b].elems)) return true;
+    return false;
+}
+
+static kernel *in_tiles(const kernel *k, const target *t, recipe_made *out) {
+    recipe r = recipe_make(kernel_clone(k, k->a), t);
+    recipe_form form = { .cost = INFINITY };
+    if (!recipe_attention(k, t, &form)) return NULL;
+    recipe_do_all(&r, form.steps);
+    recipe_try(&r, "hoist");
+    recipe_do(&r, "dce");
+    out->schedule = r.s;
+    return r.k;
+}
+
 /* Kernels for GPUs with sizes that a run gives: as loop/cut.h says. */
 static kernel *of_params(kernel *k, const target *t, const schedule *given, const char *measured, recipe_made *out) {
     enum { BLOCK_THREADS = 128 };
+    if (given && recipe_has_scores(k)) return schedule_apply(k, given, t, &out->schedule);
+    kernel *tiles = recipe_has_scores(k) ? in_tiles(k, t, out) : NULL;
+    if (tiles) return tiles;
     recipe r = recipe_make(kernel_clone(k, k->a), t);
     recipe_fuse_rows(&r);
     target many = for_range(r.k, t);
@@ -55,6 +77,7 @@ static kernel *of_params(kernel *k, const target *t, const schedule *given, cons
         guard_fail(k->a->gd, TN_ERR_INVAL,
                    "schedule @%s: a run gives other sizes of the kernel than its rows: no step takes it", given->name);
     *out = (recipe_made){ 0 };
+    if ((tiles = in_tiles(k, t, out))) return tiles;
     int threads = recipe_threads_of_rows(kernel_at_most(r.k, r.k->a), t);
     kernel *rows = threads ? loop_bind_rows(r.k, threads) : NULL;
     if (rows) return rows;

@@ -93,6 +93,8 @@ bool recipe_attention(const kernel *k, const target *t, recipe_form *best);
 double recipe_attention_start(const target *t); /* nanoseconds of its cost that begin and end it; other forms count none */
 /* short_rows.c: contractions of few steps to few columns, which are combined: whole rows in registers. */
 bool recipe_short_rows(const kernel *k, const target *t, recipe_form *best);
+/* kernel.c: whether a row's scores are as many as a run says (sched/attention_fusion.c): only tiles of them have room. */
+bool recipe_has_scores(const kernel *k);
 /* The same for few rows, such as those of one query: a thread block has a row, and several threads share each sum. */
 bool recipe_row_sums(const kernel *k, const target *t, recipe_form *best);
 /* Bytes of the local buffers of a scalar kernel: what a row keeps. */

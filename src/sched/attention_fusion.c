@@ -55,7 +55,7 @@ static bool append(row_chain *c, const target *t, int i) {
     for (int o = 0; o < (int)COUNT_OF(orders) && (o == 0 || loops == ROW_MOST_SHARED); o++) {
         if (o) pk->k = reordered(own, orders[o], loops);
         if (!row_same(c->p->kernels.at[c->first].k, pk->k, c->shared)) continue;
-        row_link l = row_link_make(c->p, pk, c->shared);
+        row_link l = row_link_make(c->p, pk, c->shared, true);
         if (row_objection(c, &l, pk->k, ROOM, t->buffers ? t->buffers : ROW_MOST_ARGS)) continue;
         row_append(c, arena_copy(c->p->a, &l, sizeof l), pk->k);
         return true;
@@ -151,7 +151,7 @@ static void sink_scores(plan *p) {
 static double otherwise(const row_chain *c, const target *t) {
     double alone = 0, rows = machine_row_of(t)->after_ns;
     for (int i = 0; i < c->n; i++) {
-        const kernel *k = c->p->kernels.at[c->first + i].k;
+        const kernel *k = kernel_at_most(c->p->kernels.at[c->first + i].k, c->p->a);
         if (i + 1 < c->n && (double)k->bytes_written > (double)t->l2_bytes) return INFINITY;
         alone += MEASURED * vertical_alone(k, t);
         rows += vertical_inside(k, k, c->shared, row_count(k, c->shared), 1, t);
@@ -178,14 +178,15 @@ static int try_chain(plan *p, const target *t, const row_uses *uses, int first, 
             powers |= has_power(p->kernels.at[first + i].k);
         }
         bool one_query = powers && c.n > 1 && products == 1 && is_weighted_sum(p->kernels.at[first + c.n - 1].k);
-        bool attention = powers && products > 1, rows = c.n > 1 && makes_short_rows(own[0], shared);
+        bool attention = powers && products > 1, rows = !p->params && c.n > 1 && makes_short_rows(own[0], shared);
         if (!attention && !one_query && (!rows || c.n > MOST_SHORT)) {
             most = rows ? MOST_SHORT : 0;
             restore(p, first, own);
             continue;
         }
-        recipe_form form = { .cost = otherwise(&c, t) / machine_row_of(t)->count_ns };
         pkernel joined = row_join(&c, uses, &(row_form){ .room = ROOM });
+        double other = recipe_has_scores(joined.k) ? INFINITY : otherwise(&c, t); /* small sizes are launches alone */
+        recipe_form form = { .cost = other / machine_row_of(t)->count_ns };
         bool tiles = one_query ? recipe_row_sums(joined.k, t, &form) : attention && recipe_attention(joined.k, t, &form);
         if (tiles || (rows && recipe_short_rows(joined.k, t, &form))) {
             *cost = form.cost * machine_row_of(t)->count_ns;

@@ -214,7 +214,7 @@ static row_chain grow(const chooser *w, int first, int shared, int most, const c
     for (int i = first; i < p->kernels.n && c.n < most; i++) {
         const kernel *k = p->kernels.at[i].k;
         int own = row_shared_loops(k); /* of a kernel with fewer loops, only what it reads and writes counts */
-        row_link l = row_link_make(p, &p->kernels.at[i], own < shared ? own : shared);
+        row_link l = row_link_make(p, &p->kernels.at[i], own < shared ? own : shared, false);
         if (i > first && !follows(&c, &l)) break;
         if (!row_same(p->kernels.at[first].k, k, shared)) {
             *reason = "it has other rows";

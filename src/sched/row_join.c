@@ -37,17 +37,31 @@ static bool is_shared(const kernel *k, int shared, kvar v) {
     return false;
 }
 
-/* Whether the access stays in the elements of its row, and how many those are: as many in all runs. */
-static bool is_apart(const kernel *k, int shared, const kins *in, ext elems, ext *out_stride) {
+/* Whether what is no shared loop of the index stays below the stride, where either may be a run's. */
+static bool is_below(const kernel *k, int shared, const kins *in, ext stride) {
+    ext end = in->idx.base + 1;
+    if (!k->params || in->dyn || !ext_is_lit(in->idx.base) || in->idx.base < 0) return false;
+    for (int i = 0; i < in->idx.n; i++) {
+        kterm t = in->idx.t[i];
+        if (is_shared(k, shared, t.var)) continue;
+        if (ext_lo(k->params, t.coef) < 0) return false;
+        end = ext_add(k->params, end, ext_mul(k->params, ext_sub(k->params, k->vars.at[t.var].extent, 1), t.coef));
+    }
+    return ext_lo(k->params, stride) >= 0 && ext_never_less(k->params, stride, end);
+}
+
+/* Whether the access stays in the elements of its row, and how many those are: as many in all runs, unless of_run. */
+static bool is_apart(const kernel *k, int shared, const kins *in, ext elems, bool of_run, ext *out_stride) {
     ext stride = shared ? affine_coef(in->idx, k->ins.at[shared].var) : elems, want = stride;
     *out_stride = stride;
     if (in->dyn && (!ext_is_lit(in->dyn_n) || !ext_is_lit(in->dyn_stride))) return false;
     int64_t lo = in->idx.base, hi = lo, reach = in->dyn ? (in->dyn_n - 1) * in->dyn_stride : 0;
-    if (!ext_is_lit(stride) || !ext_is_lit(lo)) return false;
+    if ((!ext_is_lit(stride) && !of_run) || !ext_is_lit(lo)) return false;
     for (int i = shared - 1; i >= 0; i--) {
         if (affine_coef(in->idx, k->ins.at[1 + i].var) != want) return false;
         want = k->params ? ext_mul(k->params, want, row_extent(k, i)) : want * row_extent(k, i);
     }
+    if (!ext_is_lit(stride)) return is_below(k, shared, in, stride);
     for (int i = 0; i < in->idx.n; i++) {
         kterm t = in->idx.t[i];
         if (is_shared(k, shared, t.var)) continue;
@@ -59,11 +73,11 @@ static bool is_apart(const kernel *k, int shared, const kins *in, ext elems, ext
     return stride > 0 && lo >= 0 && hi < stride;
 }
 
-static void note(const plan *p, row_link *l, const pkernel *pk, int shared, const kins *in) {
+static void note(const plan *p, row_link *l, const pkernel *pk, int shared, bool of_run, const kins *in) {
     int32_t buf = pk->args[in->buf].buf;
     const kbuf *b = &pk->k->bufs.at[in->buf];
     ext stride;
-    bool apart = is_apart(pk->k, shared, in, b->elems, &stride);
+    bool apart = is_apart(pk->k, shared, in, b->elems, of_run, &stride);
     row_access *x = l->at;
     while (x < l->at + l->n && x->buf != buf) x++;
     if (x == l->at + l->n) {
@@ -86,19 +100,20 @@ static int64_t inner_rows(const kernel *k, int shared) {
     return n;
 }
 
-row_link row_link_make(const plan *p, const pkernel *pk, int shared) {
+row_link row_link_make(const plan *p, const pkernel *pk, int shared, bool of_run) {
     row_link l = { .at = ARENA_ARRAY(p->a, row_access, pk->k->bufs.n + 1) };
     const kernel *k = pk->k;
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         if (in->op != K_LOAD && in->op != K_STORE && in->op != K_SCATTER) continue;
-        if (pk->args[in->buf].buf >= 0) note(p, &l, pk, shared, in);
+        if (pk->args[in->buf].buf >= 0) note(p, &l, pk, shared, of_run, in);
     }
     int64_t inner = inner_rows(k, shared);
     for (int b = 0; b < k->bufs.n; b++) {
         if (k->bufs.at[b].kind != KB_LOCAL) continue;
-        if (inner < 0 || !ext_is_lit(k->bufs.at[b].elems)) return l.local = INT64_MAX / 2, l; /* no room has a literal size */
-        l.local += k->bufs.at[b].elems * inner * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype);
+        if (inner < 0 || (!ext_is_lit(k->bufs.at[b].elems) && (!of_run || inner != 1)))
+            return l.local = INT64_MAX / 2, l; /* no room has a literal size */
+        l.local += ext_hi(k->params, k->bufs.at[b].elems) * inner * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype);
     }
     return l;
 }
@@ -238,6 +253,10 @@ static int old_buffer(const joiner *w, const kbuf *b, int first) {
     return -1;
 }
 
+static int64_t bytes_of(const joiner *w, const kbuf *b) {
+    return ext_hi(w->o->params, b->elems) * (int64_t)dtype_size((tn_dtype)b->dtype);
+}
+
 /* A local buffer for links [first, last]. */
 static int local_buffer(joiner *w, kbuf b, int first, int last) {
     int old = old_buffer(w, &b, first);
@@ -245,7 +264,7 @@ static int local_buffer(joiner *w, kbuf b, int first, int last) {
     b.kind = KB_LOCAL, b.plan_buf = -1;
     VEC_PUSH(w->o->a, &w->args, (parg){ -1 });
     w->last[w->o->bufs.n] = last, w->kind[w->o->bufs.n] = kind_of(w, first);
-    w->bytes += b.elems * (int64_t)dtype_size((tn_dtype)b.dtype);
+    w->bytes += bytes_of(w, &b);
     return kernel_buf(w->o, b);
 }
 
@@ -294,7 +313,7 @@ static int joined_buffer(joiner *w, int link_no, const pkernel *pk, int b, int64
     kbuf own = *kb;
     int32_t buf = pk->args[b].buf;
     if (buf < 0) {
-        own.elems *= inner;
+        own.elems = inner == 1 ? own.elems : own.elems * inner;
         return local_buffer(w, own, link_no, link_no);
     }
     int a = find_all(w->c, buf);
@@ -306,9 +325,8 @@ static int joined_buffer(joiner *w, int link_no, const pkernel *pk, int b, int64
     if (w->arg_of[buf] >= 0) return w->arg_of[buf];
     if (x->state && w->states[x->dtype].buf >= 0) return w->arg_of[buf] = w->states[x->dtype].buf;
     if (row_is_private(w->c, w->uses, x)) {
-        own.elems = x->stride * (w->form->block ? w->form->block : 1);
-        if (old_buffer(w, &own, link_no) >= 0 ||
-            w->bytes + own.elems * (int64_t)dtype_size((tn_dtype)x->dtype) <= w->form->room)
+        own.elems = w->form->block ? x->stride * w->form->block : x->stride;
+        if (old_buffer(w, &own, link_no) >= 0 || w->bytes + bytes_of(w, &own) <= w->form->room)
             return w->arg_of[buf] = local_buffer(w, own, link_no, last_link(w, buf));
         own.elems = kb->elems;
     }

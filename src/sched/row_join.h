@@ -19,7 +19,7 @@ typedef struct row_access { /* all that a kernel does with one plan buffer */
     int32_t buf;
     bool reads, writes, apart; /* apart: row r touches only its own `stride` elements, from r * stride on */
     bool state;                /* part of the buffer of all states, which no run changes */
-    ext stride, elems;         /* stride: a literal where rows are apart */
+    ext stride, elems;         /* stride: a literal where rows are apart, unless of_run */
     uint8_t dtype;
 } row_access;
 
@@ -49,7 +49,8 @@ ext row_extent(const kernel *k, int i);
 int64_t row_count(const kernel *k, int shared);
 bool row_same(const kernel *x, const kernel *y, int shared); /* both have these loops, of equal extents */
 
-row_link row_link_make(const plan *p, const pkernel *pk, int shared);
+/* of_run: a run may say how many elements of a buffer a row has. */
+row_link row_link_make(const plan *p, const pkernel *pk, int shared, bool of_run);
 row_uses row_find_uses(const plan *p);
 
 row_chain row_chain_make(plan *p, int first, int shared);

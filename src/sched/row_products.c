@@ -105,7 +105,7 @@ static bool join(plan *p, const target *t, const row_uses *uses, int i, pkernel 
         !recipe_dot_rows_share(x->k, t) || !recipe_dot_rows_share(y->k, t))
         return false;
     row_chain c = row_chain_make(p, i, 1);
-    row_link first = row_link_make(p, x, 1), second = row_link_make(p, y, 1);
+    row_link first = row_link_make(p, x, 1, false), second = row_link_make(p, y, 1, false);
     row_append(&c, &first, x->k);
     if (row_read_again(&c, &second, row_count(y->k, 1)) == 0 ||
         row_objection(&c, &second, y->k, 0, t->buffers ? t->buffers : ROW_MOST_ARGS))

@@ -67,7 +67,7 @@ static const kernel *link_beside(const plan *p, const pkernel *pk, const pkernel
 /* Times are those of the largest sizes. */
 static const link *link_make(const plan *p, int i, int shared, const target *t) {
     const pkernel *pk = &p->kernels.at[i];
-    link l = { .row = row_link_make(p, pk, shared) };
+    link l = { .row = row_link_make(p, pk, shared, false) };
     const kernel *k = kernel_at_most(pk->k, p->a), *behind = i ? link_beside(p, pk, pk - 1, k) : k,
                  *between = i + 1 < p->kernels.n ? link_beside(p, pk, pk + 1, behind) : behind;
     l.alone = vertical_alone(k, t), l.among = vertical_among(k, t);
@@ -291,7 +291,7 @@ static bool keeps_rows_of(plan *p, int i, int j) {
     int64_t n = kept_elems(x->k, shared), rows = row_count(x->k, shared);
     if (!n || !row_same(x->k, y->k, shared) || kept_elems(y->k, shared) != n || !share_large(x, y, n * rows)) return false;
     row_chain c = row_chain_make(p, i, shared);
-    row_link first = row_link_make(p, x, shared), next = row_link_make(p, y, shared);
+    row_link first = row_link_make(p, x, shared, false), next = row_link_make(p, y, shared, false);
     row_append(&c, &first, x->k);
     return row_read_again(&c, &next, rows) >= n * rows;
 }

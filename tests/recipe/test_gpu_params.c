@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "loop/cut.h"
+#include "loop/schedule.h"
 #include "recipe/recipe.h"
 #include "support/plan_run.h"
 
@@ -67,9 +68,44 @@ static const struct {
       "  %3 = dot %2, v batch=[0,1]x[0,2] contract=[3]x[1] f32[B,2,L,8]\n  %4 = permute %3 perm=[0,2,1,3] f32[B,L,2,8]\n"
       "  return %2 as \"w\", %4 as \"y\"\n}\n",
       false },
+    { "graph @attention<B 1..3, L 1..70>(q f32[B,L,2,8], k f32[B,L,2,8], v f32[B,L,2,8]) {\n"
+      "  %1 = dot q, k batch=[0,2]x[0,2] contract=[3]x[3] f32[B,2,L,L]\n  %2 = mul %1, 0.35 f32[B,2,L,L]\n"
+      "  %3 = reduce_max %2 axes=[3] f32[B,2,L,1]\n  %4 = expand %3 f32[B,2,L,L]\n  %5 = sub %2, %4 f32[B,2,L,L]\n"
+      "  %6 = exp %5 f32[B,2,L,L]\n  %7 = sum %6 axes=[3] f32[B,2,L,1]\n  %8 = expand %7 f32[B,2,L,L]\n"
+      "  %9 = div %6, %8 f32[B,2,L,L]\n  %10 = dot %9, v batch=[0,1]x[0,2] contract=[3]x[1] f32[B,2,L,8]\n"
+      "  %11 = permute %10 perm=[0,2,1,3] f32[B,L,2,8]\n  return %11 as \"y\"\n}\n",
+      false },
+    { "graph @across_rows<B 0..2, Q 0..40, K 1..130>(q f32[B,Q,6], k f32[B,K,6], v f32[B,K,9], m f32[Q,K]) {\n"
+      "  %1 = dot q, k batch=[0]x[0] contract=[2]x[2] f32[B,Q,K]\n  %2 = reshape m f32[1,Q,K]\n  %3 = expand %2 f32[B,Q,K]\n"
+      "  %4 = add %1, %3 f32[B,Q,K]\n  %5 = reduce_max %4 axes=[2] f32[B,Q,1]\n  %6 = expand %5 f32[B,Q,K]\n"
+      "  %7 = sub %4, %6 f32[B,Q,K]\n  %8 = exp %7 f32[B,Q,K]\n  %9 = sum %8 axes=[2] f32[B,Q,1]\n"
+      "  %10 = expand %9 f32[B,Q,K]\n  %11 = div %8, %10 f32[B,Q,K]\n"
+      "  %12 = dot %11, v batch=[0]x[0] contract=[2]x[1] f32[B,Q,9]\n  return %12 as \"y\"\n}\n",
+      false },
+    { "graph @causal<B 1..2, L 1..90>(q f32[B,L,8], k f32[B,L,8], v f32[B,L,8]) {\n"
+      "  %1 = dot q, k batch=[0]x[0] contract=[2]x[2] f32[B,L,L]\n  %2 = iota axis=0 i32[L,L]\n  %3 = iota axis=1 i32[L,L]\n"
+      "  %4 = le %3, %2 bool[L,L]\n  %5 = reshape %4 bool[1,L,L]\n  %6 = expand %5 bool[B,L,L]\n  %7 = const -inf f32[1,1,1]\n"
+      "  %8 = expand %7 f32[B,L,L]\n  %9 = select %6, %1, %8 f32[B,L,L]\n  %10 = reduce_max %9 axes=[2] f32[B,L,1]\n"
+      "  %11 = expand %10 f32[B,L,L]\n  %12 = sub %9, %11 f32[B,L,L]\n  %13 = exp %12 f32[B,L,L]\n"
+      "  %14 = sum %13 axes=[2] f32[B,L,1]\n  %15 = expand %14 f32[B,L,L]\n  %16 = div %13, %15 f32[B,L,L]\n"
+      "  %17 = dot %16, v batch=[0]x[0] contract=[2]x[1] f32[B,L,8]\n  return %17 as \"y\"\n}\n",
+      false },
     { "graph @sums_bf16<B 1..2, L 1..200>(p bf16[B,L,L], v bf16[B,L,16]) {\n" /* what comes an iteration ahead is zero behind
                                                                                  the end */
       "  %1 = dot p, v batch=[0]x[0] contract=[2]x[1] bf16[B,L,16]\n  return %1 as \"y\"\n}\n",
+      false },
+    { "graph @causal_bf16<B 1..2, L 1..200>(q bf16[B,L,16], k bf16[B,L,16], v bf16[B,L,16]) {\n"
+      "  %1 = dot q, k batch=[0]x[0] contract=[2]x[2] bf16[B,L,L]\n  %2 = iota axis=0 i32[L,L]\n  %3 = iota axis=1 i32[L,L]\n"
+      "  %4 = le %3, %2 bool[L,L]\n  %5 = reshape %4 bool[1,L,L]\n  %6 = expand %5 bool[B,L,L]\n  %7 = const -inf bf16[1,1,1]\n"
+      "  %8 = expand %7 bf16[B,L,L]\n  %9 = select %6, %1, %8 bf16[B,L,L]\n  %10 = reduce_max %9 axes=[2] bf16[B,L,1]\n"
+      "  %11 = expand %10 bf16[B,L,L]\n  %12 = sub %9, %11 bf16[B,L,L]\n  %13 = exp %12 bf16[B,L,L]\n"
+      "  %14 = sum %13 axes=[2] bf16[B,L,1]\n  %15 = expand %14 bf16[B,L,L]\n  %16 = div %13, %15 bf16[B,L,L]\n"
+      "  %18 = dot %16, v batch=[0]x[0] contract=[2]x[1] bf16[B,L,16]\n  return %18 as \"y\"\n}\n",
+      false },
+    { "graph @none<K 0..40>(q f32[7,8], k f32[K,8], v f32[K,8]) {\n" /* no keys: zeros */
+      "  %1 = dot q, k contract=[1]x[1] f32[7,K]\n  %2 = reduce_max %1 axes=[1] f32[7,1]\n  %3 = expand %2 f32[7,K]\n"
+      "  %4 = sub %1, %3 f32[7,K]\n  %5 = exp %4 f32[7,K]\n  %6 = sum %5 axes=[1] f32[7,1]\n  %7 = expand %6 f32[7,K]\n"
+      "  %8 = div %5, %7 f32[7,K]\n  %9 = dot %8, v f32[7,8]\n  return %9 as \"y\"\n}\n",
       false },
     { "graph @blocks<B 1..2, L 16..96 by 16>(q f32[B,L,24], k f32[B,L,24]) {\n"
       "  %1 = dot q, k batch=[0]x[0] contract=[2]x[2] f32[B,L,L]\n"
@@ -109,6 +145,8 @@ static target machine_of_round(uint64_t i) {
     target t = target_common_gpu();
     t.block_threads = threads[i % 5], t.resident_threads = grids[i / 5 % 3];
     if (i % 3 == 2) t.matrix_units = true, t.shared_most = 99 << 10, t.cluster = 8, t.clusters = 16;
+    if (i % 6 == 2) t.machine = machine_row("h200"), t.shared_most = 227 << 10, t.block_threads = 256;
+    t.local_barriers = i % 4 != 3;
     if (i % 4 == 1) t.max_block_threads = 0, t.shared_bytes = 3 << 10;
     return t;
 }
@@ -212,6 +250,40 @@ static void test_chain(void **state) {
     arena_fini(&a);
 }
 
+/* Attention of lengths that a run gives is one launch, and stores no scores; not where there may be no keys, whose softmax is
+ * empty. */
+static void test_attention(void **state) {
+    (void)state;
+    arena a;
+    guard gd;
+    arena_init(&a, mem_libc(), &gd);
+    if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+    tn_compile_opts opts = TN_COMPILE_DEFAULTS;
+    target t = target_common_gpu();
+    opts.fusion = 3, opts.check = 1;
+    for (size_t i = 0; i < COUNT_OF(graphs); i++) {
+        const char *text = graphs[i].text;
+        bool none = strstr(text, "@none<");
+        if (!strstr(text, "@attention<") && !strstr(text, "@across_rows<") && !strstr(text, "@causal<") && !none) continue;
+        plan *p = pipeline_run(graph_parse(&a, text, strlen(text), "t"), &a, &opts, &t);
+        if ((p->kernels.n == 1) == none) fail_msg("%d kernels\n%s", p->kernels.n, text);
+        if (!none) assert_int_equal(p->temp_bytes, 0);
+    }
+    t.machine = machine_row("h200"), t.matrix_units = t.local_barriers = true;
+    t.resident_threads = 132 << 10, t.shared_most = 227 << 10, t.l2_bytes = 50 << 20;
+    for (size_t i = 0; i < COUNT_OF(graphs); i++) { /* by matrix units, tiles that a mask empties left out */
+        const char *text = graphs[i].text;
+        str steps;
+        if (!strstr(text, "@causal_bf16<")) continue;
+        str_init(&steps, &a);
+        plan *p = pipeline_run(graph_parse(&a, text, strlen(text), "t"), &a, &opts, &t);
+        assert_int_equal(p->kernels.n, 1);
+        for (int s = 0; s < p->schedules.n; s++) schedule_print(p->schedules.at[s].s, &steps);
+        if (!strstr(steps.s, "skip_masked matrix")) fail_msg("%s", steps.s);
+    }
+    arena_fini(&a);
+}
+
 /* So many layers in one launch that its nests share loop variables. */
 static void test_long_chain(void **state) {
     (void)state;
@@ -266,6 +338,7 @@ static void test_grid(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_all), cmocka_unit_test(test_chain),
-                                        cmocka_unit_test(test_long_chain), cmocka_unit_test(test_grid) };
+                                        cmocka_unit_test(test_attention), cmocka_unit_test(test_long_chain),
+                                        cmocka_unit_test(test_grid) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
