@@ -362,8 +362,17 @@ static void cut_grid(const cutter *c, kernel *o, const places *at) {
     o->grid_blocks = of_blocks ? blocks : ext_min(o->params, blocks, o->grid_blocks);
 }
 
-/* A variable that all its loops go through has the scalar kernel's extent; steps may have left the last ones out. */
-static void find_extents(const kernel *k, kernel *o) {
+/* A variable that all its loops go through has the scalar kernel's extent; steps may have left the last ones out. One of thread
+ * blocks has as many values as are left of them where distances are a run's, too: its accesses are proven with these. */
+static void find_extents(const cutter *c, kernel *o) {
+    const kernel *k = c->k;
+    for (int i = 1; i < o->ins.n && c->spread; i++) {
+        const kins *in = &o->ins.at[i];
+        int loops = 0;
+        for (int j = 1; j < o->ins.n; j++) loops += o->ins.at[j].op == K_LOOP && o->ins.at[j].var == in->var;
+        if (in->op == K_LOOP && in->par == PAR_BLOCKS && in->var >= k->vars.n && loops == 1)
+            o->vars.at[in->var].extent = in->hi;
+    }
     for (kvar v = 0; v < k->vars.n && v < o->vars.n; v++) {
         ext n = k->vars.at[v].extent;
         for (int i = 1; i < o->ins.n; i++)
@@ -432,7 +441,7 @@ kernel *loop_cut(const kernel *k, const kernel *made) {
         kins *in = &o->ins.at[i];
         if (in->op == K_LOOP && in->par == PAR_SERIAL && in->lo == 0) in->hi = summed(&c, o, at, i);
     }
-    find_extents(k, o);
+    find_extents(&c, o);
     for (int i = 1; i < o->ins.n; i++) cut_table(&c, &o->ins.at[i]);
     bool *unproven = ARENA_ARRAY(k->a, bool, o->ins.n);
     if (!c.spread) kernel_mark_unproven(o, unproven);
