@@ -126,23 +126,28 @@ bool row_disturbs(const plan *p, int j, int i) {
     return false;
 }
 
-/* Scores are made right before the contraction that takes them, where they can become one kernel with it; what one query's
- * weights are made of right before their sum. */
+/* Scores, and weights that are made of them, come right before the contraction that takes them, where they can become one
+ * kernel with it, such as behind the product that makes the values; what one query's weights are made of right before their
+ * sum. */
 static void sink_scores(plan *p) {
-    bool *late = ARENA_ARRAY(p->a, bool, p->kernels.n + 1); /* [kernels] a weighted sum, or on the way to one */
+    enum { SUM = 1 /* a weighted sum, or on the way to one */, WEIGHTS = 2 /* which a contraction takes */ };
+    uint8_t *late = ARENA_ARRAY(p->a, uint8_t, p->kernels.n + 1); /* [kernels] */
     for (int i = p->kernels.n - 1; i >= 0; i--) {
         pkernel pk = p->kernels.at[i];
         int to = next_user(p, i);
-        bool scores = contractions(pk.k) == 1 && pk.k->bytes_written > pk.k->bytes_read && contractions(p->kernels.at[to].k),
-             possible = scores || (late[to] && row_same(pk.k, p->kernels.at[to].k, 1));
-        late[i] = is_weighted_sum(pk.k) || (late[to] && possible);
+        const kernel *next = p->kernels.at[to].k;
+        bool scores = contractions(pk.k) == 1 && pk.k->bytes_written > pk.k->bytes_read &&
+                      (contractions(next) || late[to] == WEIGHTS),
+             weights = to && !contractions(pk.k) && has_power(pk.k) && contractions(next) == 1 && row_same(pk.k, next, 1),
+             possible = scores || weights || (late[to] == SUM && row_same(pk.k, next, 1));
+        late[i] = weights ? WEIGHTS : is_weighted_sum(pk.k) || (late[to] == SUM && possible) ? SUM : 0;
         if (to <= i + 1 || !possible) continue;
         for (int j = i + 1; j < to && possible; j++) possible = !row_disturbs(p, j, i);
         if (!possible) continue;
         size_t n = (size_t)(to - 1 - i);
         memmove(&p->kernels.at[i], &p->kernels.at[i + 1], sizeof pk * n);
         memmove(&late[i], &late[i + 1], sizeof *late * n);
-        p->kernels.at[to - 1] = pk, late[to - 1] = !scores;
+        p->kernels.at[to - 1] = pk, late[to - 1] = weights ? WEIGHTS : scores ? 0 : SUM;
     }
 }
 
