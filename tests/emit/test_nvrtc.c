@@ -760,6 +760,26 @@ static void test_early_weights(void **state) {
     remove(path);
 }
 
+/* Four sums of a thread block and more are exchanged, fewer are combined one by one. */
+static void test_sums_together(void **state) {
+    (void)state;
+    static const char path[] = "/tmp/tenon-sums.tn";
+    need_nvrtc();
+    for (int many = 0; many < 2; many++) {
+        const char *type = many ? "i8" : "f16";
+        FILE *f = fopen(path, "w");
+        assert_non_null(f);
+        fprintf(f, "graph @g(x f32[1,2048], state v %s[2048,2048]) {\n %%1 = cast v f32[2048,2048]\n", type);
+        fprintf(f, " %%2 = dot x, %%1 contract=[1]x[1] f32[1,2048]\n return %%2 as \"y\"\n}\n");
+        assert_int_equal(fclose(f), 0);
+        const char *text = text_of_network(path), *kernel = strstr(text, "tn_kernel_0(");
+        assert_non_null(kernel);
+        assert_int_equal(strstr(kernel, "= halves(") != NULL, many);
+        compile(text, path);
+    }
+    remove(path);
+}
+
 int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_refused),        cmocka_unit_test(test_parts),
@@ -770,6 +790,6 @@ int main(int argc, char **argv) {
                                         cmocka_unit_test(test_matrix_units),   cmocka_unit_test(test_clustered_layers),
                                         cmocka_unit_test(test_norm_gradients), cmocka_unit_test(test_random_graphs),
                                         cmocka_unit_test(test_alignments),     cmocka_unit_test(test_sizes_of_the_run),
-                                        cmocka_unit_test(test_early_weights) };
+                                        cmocka_unit_test(test_early_weights),  cmocka_unit_test(test_sums_together) };
     return cmocka_run_group_tests(tests, NULL, teardown);
 }

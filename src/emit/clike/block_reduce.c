@@ -70,6 +70,72 @@ static void print_shuffles(clike *e, reg r, int many, int n) {
     str_add(e->out, " } ");
 }
 
+/* Sums of 4 to 32 threads' values, a power of two: each exchange leaves a thread half of the values, which has them with those
+ * of the other half of threads, until it has one: shuffles are a thread's fewest units on GPUs. Sums are those of
+ * print_shuffles, bit by bit. Threads of 32 that have value i are those from i * 32 / many on. */
+static void print_exchanges(clike *e, reg r, int many) {
+    int half = 16;
+    for (int left = many / 2; left > 0; left /= 2, half /= 2)
+        for (int i = 0; i < left; i++)
+            str_addf(e->out, "v%u = %s(v%u, v%u, %d); ", r + (reg)i, e->l->halves, r + (reg)i, r + (reg)(i + left), half);
+    if (half) print_shuffles(e, r, 1, 2 * half);
+}
+
+/* Value r of threads a multiple of `apart` becomes values [r, r + many) of all. */
+static void print_spread(clike *e, reg r, int many, int apart) {
+    for (int i = many; i-- > 0;) {
+        str_addf(e->out, "v%u = ", r + (reg)i);
+        str_addf(e->out, e->l->shuffle_from, arena_printf(e->out->a, "v%u", r), arena_printf(e->out->a, "%d", i * apart));
+        str_add(e->out, "; ");
+    }
+}
+
+/* What each 32 threads have, in memory, becomes sums of all: of as many values at a time as 32 threads can load. */
+static void print_met(clike *e, reg r, int first, int many, int warps) {
+    int most = 32 / warps < many ? 32 / warps : many;
+    for (int i = 0; i < many; i += most) {
+        str_addf(e->out, "v%u = met_f32[tid %% %d + %d]; ", r + (reg)i, most * warps, (first + i) * warps);
+        print_shuffles(e, r + (reg)i, 1, warps);
+        if (most > 1) print_spread(e, r + (reg)i, most, warps);
+    }
+}
+
+/* The largest power of two of n values that threads exchange; 0: they are few. */
+static int exchanged(const clike *e, const kins *in, int n) {
+    int many = 32;
+    while (many > n) many /= 2;
+    return e->l->halves && in->dtype == TN_F32 && in->alu == OP_add && many >= 4 ? many : 0;
+}
+
+/* Values [r, r + n) of the threads of each 32 become one for all of them, or for those that go on with them. */
+static void print_within(clike *e, reg r, int n, int warps) {
+    const char *met = arena_printf(e->out->a, "met_%s", clike_reg_type((tn_dtype)e->k->ins.at[r].dtype));
+    int at = 0;
+    for (int many; (many = exchanged(e, &e->k->ins.at[r], n - at)) > 0; at += many) {
+        print_exchanges(e, r + (reg)at, many);
+        if (warps == 1) print_spread(e, r + (reg)at, many, 32 / many);
+        if (warps > 1 && many < 32) str_addf(e->out, "if (tid %% %d == 0) ", 32 / many);
+        if (warps > 1)
+            str_addf(e->out, "%s[tid %% 32 / %d * %d + tid / 32 + %d] = v%u; ", met, 32 / many, warps, at * warps, r + (reg)at);
+    }
+    if (at == n) return;
+    print_shuffles(e, r + (reg)at, n - at, 32);
+    if (warps == 1) return;
+    str_add(e->out, "if (tid % 32 == 0) {");
+    for (int i = at; i < n; i++) str_addf(e->out, " %s[tid / 32 + %d] = v%u;", met, i * warps, r + (reg)i);
+    str_add(e->out, " } ");
+}
+
+/* The same of what each 32 threads have. */
+static void print_between(clike *e, reg r, int n, int warps) {
+    const char *met = arena_printf(e->out->a, "met_%s", clike_reg_type((tn_dtype)e->k->ins.at[r].dtype));
+    int at = 0;
+    for (int many; (many = exchanged(e, &e->k->ins.at[r], n - at)) > 0; at += many) print_met(e, r + (reg)at, at, many, warps);
+    if (at == n) return;
+    for (int i = at; i < n; i++) str_addf(e->out, "v%u = %s[tid %% %d + %d]; ", r + (reg)i, met, warps, i * warps);
+    print_shuffles(e, r + (reg)at, n - at, warps);
+}
+
 /* All threads of a thread block combine their values: within 32 by shuffles where the language has them, else halves first in
  * memory. */
 void clike_block_reduce(clike *e, const kins *in, reg r) {
@@ -92,13 +158,10 @@ void clike_block_reduce(clike *e, const kins *in, reg r) {
         str_addf(e->out, " BARRIER } %s = %s[0]; BARRIER\n", v, met);
         return;
     }
-    print_shuffles(e, r, n, 32);
+    print_within(e, r, n, warps);
     if (warps > 1) {
-        str_add(e->out, "if (tid % 32 == 0) {");
-        for (int i = 0; i < n; i++) str_addf(e->out, " %s[tid / 32 + %d] = v%u;", met, i * warps, r + (reg)i);
-        str_add(e->out, " } BARRIER ");
-        for (int i = 0; i < n; i++) str_addf(e->out, "v%u = %s[tid %% %d + %d]; ", r + (reg)i, met, warps, i * warps);
-        print_shuffles(e, r, n, warps);
+        str_add(e->out, "BARRIER ");
+        print_between(e, r, n, warps);
     }
     str_addf(e->out, "%s\n", clike_barrier(e));
 }

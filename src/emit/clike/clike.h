@@ -46,6 +46,7 @@ typedef struct clike_language {
     const char *apart;   /* function: an f32 as it is, in a register that others need not lie beside; NULL: there is none */
     const char *shuffle; /* printf, value: that of the thread of 32 whose number differs by bit h; NULL: there is none */
     const char *shuffle_from; /* printf, value, thread: that of the thread of 32 with this number, modulo 32; as shuffle */
+    const char *halves;       /* function (x, y, h): see languages.c; NULL: there is no shuffle */
     const char *least32;      /* printf, value: the smallest i32 of each 32 threads; NULL: by shuffles */
     const char *fetch; /* printf, prefix of kernels, kernel, argument: the byte that follows comes into the second cache; NULL:
                           nothing does */

@@ -75,6 +75,11 @@ const clike_language clike_opencl = {
     "INL int32_t and_or(int32_t x, int32_t a, int32_t b) { return (x & a) | (b + (int32_t)gridDim.y - 1); }\n"                 \
     "INL int32_t and_xor(int32_t x, int32_t a, int32_t b) { return (x & a) ^ (b + (int32_t)gridDim.y - 1); }\n"
 
+/* x of the threads without bit h, and y of those with it, added over each two that differ by it. */
+#define HALVES                                                                                                                 \
+    "INL float halves(float x, float y, int h) {\n"                                                                            \
+    "    const bool up = threadIdx.x & h; return (up ? y : x) + __shfl_xor_sync(0xffffffffu, up ? x : y, h); }\n"
+
 /* Of numbers that will be rounded to 16 bits. What is below 2^-126 is 0: without .ftz there is a test and two products round
  * the instruction to bring that out. tanh near 0 is x - x^3 / 3 .. - its fourth term is 2^-16.8 of it at 1/2 - and beyond
  * 1 - 2 / (e^2|x| + 1). The unit of tanh is off by up to 2^-11 of it, an eighth of a bf16's rounding and as much as an f16's.
@@ -202,9 +207,9 @@ const clike_language clike_cuda = {
     .unsigned_index = "unsigned",
     .unsigned_end = "u",
     .wide_end = "LL",
-    .head = CUDA_TYPES
-    "#define INL static __device__ __forceinline__\n"
-    "#define BITS_f32x1(x) __float_as_int(x)\n#define FROM_f32x1(x) __int_as_float(x)\n" AHEAD APART AND_OR COARSE OVERLAP,
+    .head = CUDA_TYPES "#define INL static __device__ __forceinline__\n"
+                       "#define BITS_f32x1(x) __float_as_int(x)\n#define FROM_f32x1(x) __int_as_float(x)\n" AHEAD APART AND_OR
+                           HALVES COARSE OVERLAP,
     .head_more = ASYNC SM80 SM90,
     .head_f64 = "#define BITS_f64x1(x) __double_as_longlong(x)\n#define FROM_f64x1(x) __longlong_as_double(x)\n",
     .fma = { "__fmaf_rn", "__fma_rn" },
@@ -243,6 +248,7 @@ const clike_language clike_cuda = {
              "\"prefetch.global.L2 [a]; }\" :: \"l\"",
     .shuffle = "__shfl_xor_sync(0xffffffffu, %s, h)",
     .shuffle_from = "__shfl_sync(0xffffffffu, %s, %s)",
+    .halves = "halves",
     .least32 = "least32(%s)",
     .shared_space = "",
     .long2 = "longlong2",
