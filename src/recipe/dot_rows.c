@@ -9,16 +9,18 @@
  * Of bytes and parts of them a thread has so many rows that what it does for the vector, a norm among it, and for adding up
  * over threads is little beside some five instructions a weight (16 layers: 4 bits 654 and 598, 8 bits 727 and 653). Parts of a
  * byte have half the elements and twice the rows, where all threads then have as many (610 and 582). Where they have not (896
- * wide) that was tried and is slower: 611 and 806. */
+ * wide) that was tried and is slower: 611 and 806. Of whole bytes all matrices have the same share (8 bits, 16 layers, 657 and
+ * 647; twice the share for many rows before), and of few rows all thread blocks are there at once (637 and 619). */
 #include "loop/gpu_bind.h"
 #include "recipe/recipe.h"
 
 enum {
     PIECE = 16,      /* bytes of a row that a thread loads at a time; of bytes, half: the vector's are wider */
     SHARE = 64,      /* .. and all of it has, at least */
-    FEW_SHARE = 32,  /* elements of bytes and parts of them that a thread has, at least; of many rows, twice as many */
+    FEW_SHARE = 32,  /* elements of bytes and parts of them that a thread has, at least; of parts and many rows, twice */
     MANY = 8192,     /* rows */
     BUSY = 256,      /* threads of a processor, at least; of bytes, half */
+    THERE = 512,     /* .. that are there at once, of bytes (emit/gpu.c) */
     LARGE = 96 << 10 /* elements of a matrix, at least */
 };
 
@@ -89,7 +91,7 @@ static bool has_short_shares(const dot_rows *w, const target *t) {
 }
 
 static int64_t threads_of(const dot_rows *w, const target *t) {
-    int64_t few = has_many_rows(w) ? 2 * FEW_SHARE : FEW_SHARE;
+    int64_t few = has_many_rows(w) && w->n_parts > 1 ? 2 * FEW_SHARE : FEW_SHARE;
     return threads_for(w, t, w->size > 1 ? SHARE / w->size : has_short_shares(w, t) ? few / w->n_parts : few);
 }
 
@@ -113,6 +115,8 @@ bool recipe_dot_rows(recipe *r) {
     if (w.elements < threads * lanes) return false;
     if (w.beside) busy /= 4; /* thread blocks of one row would sum it for that alone: 786 us a token for 778 */
     while (together > 1 && (w.last % together || w.rows / together * threads < busy)) together /= 2;
+    int64_t all = w.rows / together * threads, there = (int64_t)machine_units(r->t) * THERE;
+    if (w.size == 1 && w.n_parts == 1 && !has_many_rows(&w) && threads > 32 && all > there && all / 2 <= there) threads /= 2;
     if (w.parts >= 0 && recipe_try(r, "unroll %s", r->k->vars.at[w.parts].name)) recipe_try(r, "mantissa_casts");
     recipe_do(r, "bind_rows %lld", (long long)threads);
     while (lanes > 1 && !recipe_try(r, "vectorize_nests %lld", (long long)lanes)) lanes /= 2;
