@@ -7,7 +7,7 @@ typedef struct resize {
     tn_shape in, out;
     double scale[TN_MAX_RANK], length[TN_MAX_RANK], roi[2 * TN_MAX_RANK]; /* length: of the result, before it is rounded down */
     double a, extrapolation;
-    bool cubic, linear, exclude, crop;
+    bool cubic, linear, exclude, crop, by_length[TN_MAX_RANK]; /* by_length: a run gives the size, and places depend on it */
 } resize;
 
 static double place(onnx_call *c, const resize *r, int axis, double x) {
@@ -120,6 +120,38 @@ static tn_tensor resize_open_axis(onnx_call *c, const resize *r, int axis, tn_te
     return y;
 }
 
+static bool is_mode(onnx_call *c, const char *word) {
+    return onnx_attr_is(c, "coordinate_transformation_mode", c->opset < 11 ? "asymmetric" : "half_pixel", word);
+}
+
+/* As `place` in f64, where it depends on how long the axis is. */
+static tn_tensor places_of_run(onnx_call *c, const resize *r, int axis) {
+    tn_tensor x = tn_iota(c->g, TN_F64, TN_DIMS(r->out.dim[axis]), 0);
+    tn_tensor n = tn_cast(tn_dim_value(c->g, r->in.dim[axis]), TN_F64), m = tn_mul_scalar(n, r->scale[axis]);
+    if (is_mode(c, "align_corners")) {
+        x = tn_div(tn_mul(x, tn_add_scalar(n, -1)), tn_add_scalar(m, -1));
+        return tn_select(tn_gt(m, onnx_scalar(m, 1)), x, onnx_scalar(x, 0));
+    }
+    tn_tensor share = tn_div(tn_cast(tn_dim_value(c->g, r->out.dim[axis]), TN_F64), m), one = onnx_scalar(x, 1);
+    x = tn_div(tn_add_scalar(x, 0.5), onnx_scalar(x, r->scale[axis]));
+    return tn_add_scalar(tn_add(tn_mul(tn_mul_scalar(n, 0.5), tn_sub(one, share)), x), -0.5); /* rounded as there */
+}
+static tn_tensor nearest_of_run(onnx_call *c, tn_tensor x) {
+    if (nearest(c, 0.5) == 0) return nearest(c, 0.75) == 1 ? tn_ceil(tn_add_scalar(x, -0.5)) : tn_floor(x);
+    return nearest(c, 0.25) == 0 ? tn_floor(tn_add_scalar(x, 0.5)) : tn_ceil(x);
+}
+static tn_tensor resize_by_length(onnx_call *c, const resize *r, int axis, tn_tensor x) {
+    tn_tensor at = places_of_run(c, r, axis), from = r->linear ? tn_floor(at) : nearest_of_run(c, at),
+              first = tn_cast(from, TN_I64);
+    tn_tensor y = tn_gather(x, first, axis);
+    if (!r->linear) return y;
+    tn_shape along = { .rank = r->in.rank };
+    for (int i = 0; i < along.rank; i++) along.dim[i] = i == axis ? r->out.dim[axis] : 1;
+    tn_tensor after = tn_reshape(tn_sub(at, from), along), before = tn_sub(onnx_scalar(after, 1), after);
+    tn_tensor next = tn_gather(x, tn_add_scalar(first, 1), axis);
+    return tn_add(tn_mul(y, tn_cast(before, tn_tensor_dtype(x))), tn_mul(next, tn_cast(after, tn_tensor_dtype(x))));
+}
+
 /* The size times scale, rounded down: as any float is a whole number over a power of two, that is arithmetic of dims. */
 static void scale_open_axis(onnx_call *c, resize *r, int axis, double scale) {
     double p = scale;
@@ -129,11 +161,9 @@ static void scale_open_axis(onnx_call *c, resize *r, int axis, double scale) {
     onnx_dim_range(c, in, &lo, &hi);
     r->out.dim[axis] = onnx_dim(c, '/', onnx_dim(c, '*', in, (int64_t)p), q);
     r->scale[axis] = scale, r->length[axis] = (double)lo * scale;
-    const char *standard = c->opset < 11 ? "asymmetric" : "half_pixel", *name = "coordinate_transformation_mode";
-    bool by_length = onnx_attr_is(c, name, standard, "align_corners") ||
-                     onnx_attr_is(c, name, standard, "half_pixel_symmetric") || r->crop ||
-                     (onnx_attr_is(c, name, standard, "pytorch_half_pixel") && r->length[axis] <= 1);
-    if (by_length) onnx_refuse(c, "attribute %s, of axis %d, whose size a run gives", name, axis);
+    r->by_length[axis] = is_mode(c, "align_corners") || is_mode(c, "half_pixel_symmetric");
+    if (r->crop || (is_mode(c, "pytorch_half_pixel") && r->length[axis] <= 1) || (r->by_length[axis] && r->cubic))
+        onnx_refuse(c, "attribute coordinate_transformation_mode, of axis %d, whose size a run gives", axis);
     if (r->exclude && (r->linear || r->cubic))
         onnx_refuse(c, "attribute exclude_outside, of axis %d, whose size a run gives", axis);
 }
@@ -216,7 +246,9 @@ static void resize_all(onnx_call *c, resize *r) {
     tn_tensor x = onnx_accurate(onnx_t(c, 0));
     for (int i = 0; i < r->in.rank; i++)
         if (r->scale[i] != 1 || r->in.dim[i] != r->out.dim[i] || r->roi[i] != 0 || r->roi[i + r->in.rank] != 1)
-            x = onnx_is_dim(r->in.dim[i]) ? resize_open_axis(c, r, i, x) : resize_axis(c, r, i, x);
+            x = r->by_length[i]             ? resize_by_length(c, r, i, x)
+                : onnx_is_dim(r->in.dim[i]) ? resize_open_axis(c, r, i, x)
+                                            : resize_axis(c, r, i, x);
     onnx_put(c, 0, tn_cast(x, onnx_elem_dtype(onnx_elem(c, 0))), ELEM_NONE);
 }
 

@@ -469,15 +469,20 @@ static void test_layers(void **state) {
          ARRAYS(IN("x", F32, BATCH, 2)));
     /* Images whose height and width a run gives, by scales, or by sizes that are so many times theirs. */
     static const float scales[][4] = { { 1, 1, 2, 2 }, { 1, 1, 1.5f, 3 }, { 1, 1, 0.7f, 1.2f }, { 1, 1, 2.3f, 0.5f } };
-    static const char *const modes[] = { "nearest", "linear", "cubic" }, *const places[] = { "half_pixel", "asymmetric",
-                                                                                             "pytorch_half_pixel",
-                                                                                             "tf_half_pixel_for_nn" };
+    static const char *const modes[] = { "nearest", "linear", "cubic" };
+    static const char *const places[] = { "half_pixel",           "asymmetric",    "pytorch_half_pixel",
+                                          "tf_half_pixel_for_nn", "align_corners", "half_pixel_symmetric" };
     const trial image = { { { "batch", 3, 12, 1 }, { "seq", 3, 9, 1 } }, 2, { { 3, 3 }, { 12, 9 }, { 5, 8 }, { 7, 4 } }, 4 };
-    for (int k = 0; k < 4 * 3 * 4; k++) {
+    for (int k = 0; k < 4 * 3 * 6; k++) {
         char node[256];
+        if (k / 4 % 3 == 2 && k / 12 > 3) continue;
         const array k_scale = { "k", F32, 1, { 4 }, scales[k % 4], 16, true, false };
         snprintf(node, sizeof node, "Resize x _ k -> y ; mode:s=%s ; coordinate_transformation_mode:s=%s%s", modes[k / 4 % 3],
-                 places[k / 12], k & 1 ? " ; nearest_mode:s=floor" : "");
+                 places[k / 12],
+                 k % 4 == 3   ? " ; nearest_mode:s=floor"
+                 : k % 4 == 1 ? " ; nearest_mode:s=ceil"
+                 : k % 4      ? " ; nearest_mode:s=round_prefer_ceil"
+                              : "");
         RUNS(13, F32, &image, NODES(node), ARRAYS(IN("x", F32, 2, 3, BATCH, SEQ), k_scale));
     }
     RUNS(13, F32, &image,
@@ -494,7 +499,7 @@ static void test_layers(void **state) {
     assert_int_equal(n, 12);
     assert_memory_equal(got, want, sizeof got);
     REFUSED("coordinate_transformation_mode, of axis 3, whose size a run gives", F32,
-            NODES("Resize x _ k -> y ; mode:s=linear ; coordinate_transformation_mode:s=align_corners"),
+            NODES("Resize x _ k -> y ; mode:s=cubic ; coordinate_transformation_mode:s=align_corners"),
             ARRAYS(IN("x", F32, BATCH, 3, 4, SEQ), WHOLE("k", F32, float, 1, 1, 2, 2)));
     REFUSED("exclude_outside, of axis 3, whose size a run gives", F32,
             NODES("Resize x _ k -> y ; mode:s=cubic ; exclude_outside:i=1"),
