@@ -87,7 +87,8 @@ static int parse_list(parser *p, int64_t *out) {
     lex_expect(p, '[', "[");
     while (!lex_is(p, ']')) {
         if (n == TN_MAX_RANK) FAIL(p, "more than %d numbers", TN_MAX_RANK);
-        out[n++] = p->g->params && p->t.ns && *p->t.s != '-' ? lex_dim(p) : lex_take_int(p, "a whole number");
+        out[n++] =
+            p->g->params && (lex_is(p, '(') || (p->t.ns && *p->t.s != '-')) ? lex_dim(p) : lex_take_int(p, "a whole number");
         if (!lex_is(p, ',')) break;
         lex_next(p);
     }

@@ -586,7 +586,8 @@ static void tile_piece_of_run(tiler *t, int loop, int end, kvar major) {
     int64_t step = (int64_t)role.unroll * role.lanes;
     ext at = in->lo, all = ext_sub(x, in->hi, in->lo), some = par ? all : ext_mul(x, all, are_short(t, loop, end));
     for (int64_t n = step; n > 0; n /= 2) {
-        ext to = ext_add(x, in->lo, ext_mul(x, ext_floor_div(x, n == 1 ? all : some, n), n));
+        ext count = n == 1 ? all : some; /* of a multiple no run has a rest */
+        ext to = ext_add(x, in->lo, ext_divisor(x, count) % n ? ext_mul(x, ext_floor_div(x, count, n), n) : count);
         if (to == at) continue;
         t->active[v] = main_copies(n < role.lanes ? (krole){ 1, (int)n } : (krole){ (int)(n / role.lanes), role.lanes });
         open_out(t, v, at, to, n, !par ? in->par : n == step ? PAR_THREADS : PAR_LAST);

@@ -354,6 +354,19 @@ static const char *const found[] = {
     "  %3 = reshape %2 f32[4,b,m,n,2]\n"
     "  return %3 as \"y\"\n"
     "}\n",
+    "graph @of_multiples<n 2..16 by 2, m 4..32 by 4>(x f32[3,n,m]) {\n" /* no run has a rest of a vector of four */
+    "  %1 = sum x axes=[1,2] f32[3,1,1]\n"
+    "  return %1 as \"y\"\n"
+    "}\n",
+    "graph @border_in_brackets<n 1..20>(x f32[n,3]) {\n" /* as it is printed */
+    "  %1 = pad x before=[0,0] after=[(floor(n / 3) + 2)*2,0] value=1.0 f32[n + (floor(n / 3) + 2)*2,3]\n"
+    "  return %1 as \"y\"\n"
+    "}\n",
+    "graph @weights_of_a_batch<n 1..9>(x f32[n,3,6,6], y f32[n,20,5,5]) {\n" /* one sum for each */
+    "  %1 = window x (axis=2 size=2 stride=1 dilation=1) (axis=3 size=2 stride=1 dilation=1) f32[n,3,5,5,2,2]\n"
+    "  %2 = dot %1, y contract=[0,2,3]x[0,2,3] f32[3,2,2,20]\n"
+    "  return %2 as \"z\"\n"
+    "}\n",
     "graph @own_places<b 1..6, n 1..9>(x f32[b,n,3], i i32[b,4], u f32[b,4,3]) {\n" /* rows with places of their own */
     "  %1 = scatter_add x, i, u axis=1 batch=1 f32[b,n,3]\n"
     "  return %1 as \"y\"\n"
