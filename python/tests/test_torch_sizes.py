@@ -146,6 +146,15 @@ class Sizes(unittest.TestCase):
         self.each(model, [(torch.randn(n, 4, h, w),) for n, h, w in ((2, 5, 6), (3, 6, 5), (5, 8, 9))], programs=2)
         self.assertEqual(fallbacks, [])
 
+    def test_transposed_convolutions(self):
+        draws = [(torch.randn(n, 3, h, w),) for n, h, w in ((4, 8, 12), (5, 10, 9), (2, 12, 16))]
+        for model in (nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.ConvTranspose2d(8, 3, 4, 2, 1)),
+                      nn.ConvTranspose2d(3, 3, 3, 2, 1, output_padding=1), nn.ConvTranspose2d(3, 4, 3, 1, 1), nn.ConvTranspose2d(3, 4, 2, 2)):
+            with self.subTest(model):
+                torch._dynamo.reset()
+                self.each(model, draws, programs=2)
+        self.assertEqual(fallbacks, [])
+
     def test_upsampling(self):
         """Sizes times a number with a fraction, rounded as PyTorch rounds its product."""
         draws = [(torch.randn(n, 2, h, w),) for n, h, w in ((4, 8, 10), (3, 9, 13), (5, 10, 7), (4, 15, 16), (2, 11, 5))]

@@ -726,24 +726,24 @@ def _pair(v: Sequence[int], n: int) -> list[int]:
     return list(v) * n if len(v) == 1 else list(v)
 
 
-def _by_phases(x: Tensor, w: Tensor, stride: Sequence[int], padding: Sequence[int], more: Sequence[int], groups: int) -> Tensor:
+def _by_phases(x: Tensor, w: Tensor, stride: Sequence[int], padding: Sequence[int], more: Sequence[int], groups: int, size: Sequence[Any]) -> Tensor:
     """A transposed convolution x[N,C,..], w[C,O/groups,..] -> [N,O,..] without the zeros between: results at distances of the
     stride are a convolution of x with each stride-th weight, so all of them are one with as many channels for each as there are
-    such phases, whose results are put between each other."""
+    such phases, whose results are put between each other. size: of the result, in PyTorch's words where runs give it."""
     n = x.ndim - 2
     taps = [-(-k // s) for k, s in zip(w.shape[2:], stride)]  # of a phase
-    size = [(d - 1) * s - 2 * p + k + m for d, s, p, k, m in zip(x.shape[2:], stride, padding, w.shape[2:], more)]
-    c, each = w.shape[:2]
+    c, each, kernel = w.shape[0], w.shape[1], w.shape[2:]
     w = w.pad([(0, 0), (0, 0)] + [(0, t * s - k) for t, s, k in zip(taps, stride, w.shape[2:])])
     w = w.reshape((groups, c // groups, each) + tuple(d for pair in zip(taps, stride) for d in pair))
     w = w.transpose([0, 2, *[4 + 2 * i for i in range(n)], 1, *[3 + 2 * i for i in range(n)]])  # [G,O/G,phases,C/G,taps]
     w = w.reshape((groups * each * math.prod(stride), c // groups) + tuple(taps)).flip(list(range(2, 2 + n)))
-    y = _convolve(x, w, [1] * n, [t - 1 for t in taps], [1] * n, False, [0] * n, groups)
+    y = _convolve(x, w, [1] * n, [t - 1 for t in taps], [1] * n, False, [0] * n, groups, size)
     y = y.reshape((y.shape[0], groups * each) + tuple(stride) + y.shape[2:])
     y = y.transpose([0, 1, *[d for i in range(n) for d in (2 + n + i, 2 + i)]])
     y = y.reshape(y.shape[:2] + tuple(y.shape[2 + 2 * i] * y.shape[3 + 2 * i] for i in range(n)))
-    y = y[(slice(None), slice(None), *[slice(p, p + d) for p, d in zip(padding, size)])]
-    return y.pad([(0, 0), (0, 0)] + [(0, d - have) for d, have in zip(size, y.shape[2:])])
+    lack = [max(k + m - p - t * s, 0) for k, m, p, t, s in zip(kernel, more, padding, taps, stride)]  # whatever the image's size
+    y = y.pad([(0, 0), (0, 0)] + [(0, d) for d in lack]) if any(lack) else y
+    return y[(slice(None), slice(None), *[slice(p, p + d) for p, d in zip(padding, size)])]
 
 
 FEW_POSITIONS = 16  # of an image: a vector has more elements
@@ -755,14 +755,14 @@ def _fewer(n: Any, most: int) -> bool:
 
 
 def _convolve(x: Tensor, w: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], transposed: bool,
-              output_padding: Sequence[int], groups: int, beside: bool = False) -> Tensor:
+              output_padding: Sequence[int], groups: int, size: Sequence[Any], beside: bool = False) -> Tensor:
     """x[N,C,..], w[O,C/groups,..] -> [N,O,..]: windows of x, contracted with w. Transposed: x is spread out by zeros, and w is
     turned round. beside: all positions of small images are computed beside each other (which the gradient is no faster with)."""
     n = x.ndim - 2
     stride, padding, dilation = _pair(stride, n), _pair(padding, n), _pair(dilation, n)
     space = list(range(2, n + 2))
     if transposed and max(stride) > 1 and max(dilation) == 1:
-        return _by_phases(x, w, stride, padding, _pair(output_padding, n), groups)
+        return _by_phases(x, w, stride, padding, _pair(output_padding, n), groups, size)
     if transposed:
         kernel = w.shape[2:]
         for a, s in zip(space, stride):
@@ -800,7 +800,8 @@ def _convolve(x: Tensor, w: Tensor, stride: Sequence[int], padding: Sequence[int
 @op(aten.convolution.default)
 def _convolution(node: Node, graph: Graph, x: Tensor, w: Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
                  output_padding: Any, groups: int) -> Tensor:
-    y = _convolve(x, w, stride, padding, dilation, transposed, output_padding, groups, True)
+    size = sizes_of(node.meta["val"], graph)[2:]
+    y = _convolve(x, w, stride, padding, dilation, transposed, output_padding, groups, size, True)
     return y if bias is None else y + bias.reshape((-1,) + (1,) * (y.ndim - 2))
 
 
@@ -819,7 +820,7 @@ def _pull_back(graph: Graph, fn: Callable[..., Tensor], xs: Sequence[Tensor], g:
 @op(aten.convolution_backward.default)
 def _convolution_backward(node: Node, graph: Graph, g: Tensor, x: Tensor, w: Tensor, bias_sizes: Any, stride: Any, padding: Any,
                           dilation: Any, transposed: bool, output_padding: Any, groups: int, mask: Sequence[bool]) -> tuple:
-    dx, dw = _pull_back(graph, lambda x, w: _convolve(x, w, stride, padding, dilation, transposed, output_padding, groups), (x, w), g,
+    dx, dw = _pull_back(graph, lambda x, w: _convolve(x, w, stride, padding, dilation, transposed, output_padding, groups, g.shape[2:]), (x, w), g,
                         mask[:2])
     return dx, dw, g.sum([0, *range(2, g.ndim)]) if mask[2] else None
 
