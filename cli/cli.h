@@ -206,6 +206,7 @@ typedef struct dim_sizes {
 dim_sizes sizes_of(cli *c, const tn_graph *g);
 bool sizes_sample(dim_sizes *s, int turn, uint64_t seed); /* sizes to check in that turn, from 0; false: there are no more */
 char *sizes_text(const dim_sizes *s);                     /* "batch=7 seq=64"; free it */
+tn_graph *model_given(cli *c, tn_graph *g);               /* the same where all sizes are given, else g */
 tn_graph *model_sized(cli *c,
                       tn_graph *g); /* g for the sizes given, all of which must be; freed before g. g itself without dims */
 /* The same work with operands that lie otherwise: as given, transposed, with sizes padded to multiples of a block. Texts live

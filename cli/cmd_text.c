@@ -51,7 +51,7 @@ static char *graph_stage(cli *c, const char *stage) {
     tn_graph *g = model_open(c, c->args[0], (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX));
     const char *state = cli_text(c, "state", NULL);
     if (state) cli_need(c, tn_io_load_graph(c->ctx, g, state));
-    tn_graph *at = strcmp(stage, "standalone") ? g : model_sized(c, g);
+    tn_graph *at = strcmp(stage, "standalone") ? g : model_given(c, g);
     char *text = stage_text(c, at, &o, stage);
     if (at != g) tn_graph_free(at);
     tn_graph_free(g);

@@ -74,6 +74,13 @@ char *sizes_text(const dim_sizes *s) {
     return text;
 }
 
+tn_graph *model_given(cli *c, tn_graph *g) {
+    dim_sizes s = sizes_of(c, g);
+    int n = 0;
+    for (int i = 0; i < s.n; i++) n += s.given[i];
+    return n && n == s.n ? model_sized(c, g) : g;
+}
+
 tn_graph *model_sized(cli *c, tn_graph *g) {
     dim_sizes s = sizes_of(c, g);
     for (int i = 0; i < s.n; i++)

@@ -48,6 +48,29 @@ static void name_params(exporter *x) {
     }
 }
 
+/* ---- sizes that a call gives ---- */
+
+static const ext_row *dim_row(const exporter *x, int d) { return exts_row(x->p->params, exts_dim(x->p->params, d)); }
+static const char *dim_name(const exporter *x, int d) {
+    const char *name = dim_row(x, d)->name;
+    return strlen(name) > MAX_NAME ? arena_printf(x->a, "dim_%d", d) : identifier(x->a, "dim_", name);
+}
+
+/* Where a call gives sizes, what follows from them is computed as kernels do: rows of the table as e0, e1, .. */
+static void print_rows(exporter *x, str *out) {
+    const kernel all = { .params = x->p->params };
+    clike e = clike_make(&clike_c, out);
+    e.k = &all;
+    if (x->n_dims) str_add(out, "    const int64_t *const dims = io->dims;\n");
+    clike_params(&e);
+}
+static void print_ext(ext e, str *out) {
+    if (ext_is_lit(e))
+        str_addf(out, "%lldLL", (long long)e);
+    else
+        str_addf(out, "e%d", ext_index(e));
+}
+
 /* ---- text ---- */
 
 void export_say(const exporter *x, str *out, const char *text) {
@@ -107,7 +130,8 @@ static work steps_work(const plan *p, int i, int end) {
                              then.written > other.written ? then.written : other.written, then.repeats || other.repeats });
         } else {
             work inside = steps_work(p, i + 1, pstep_end(p, i));
-            uint64_t times = s->kind == PSTEP_REPEAT && s->times > 0 ? (uint64_t)s->times : 1;
+            int64_t most = s->kind == PSTEP_REPEAT ? ext_hi(p->params, s->times) : 0;
+            uint64_t times = most > 0 ? (uint64_t)most : 1;
             inside.repeats |= s->kind == PSTEP_REPEAT && s->times == 0;
             inside.flops *= times, inside.read *= times, inside.written *= times;
             add_work(&all, inside);
@@ -119,7 +143,8 @@ static work steps_work(const plan *p, int i, int end) {
 /* ---- interface ---- */
 
 void export_print_prototype(exporter *x, str *out) {
-    say(x, out, "%s @_run(struct @_ctx *ctx", x->f->gpu ? "int" : "void");
+    say(x, out, "%s @_run(struct @_ctx *ctx", x->f->gpu || x->n_dims ? "int" : "void");
+    for (int d = 0; d < x->n_dims; d++) str_addf(out, ", int64_t %s", dim_name(x, d));
     for (int i = 0; i < x->p->io.n; i++) {
         const pio *io = &x->p->io.at[i];
         say(x, out, ", %s%s *%s", io->is_output ? "" : "const ", clike_memory_type((tn_dtype)io->dtype), x->param[i]);
@@ -156,6 +181,7 @@ static void print_example(exporter *x, str *out) {
     say(x, out, " *         struct @_ctx ctx;\n *         if (@_init(&ctx, arena, sizeof arena, %s, %s)) return 1;\n",
         x->state_bytes ? "state, sizeof state" : "NULL, 0", x->f->weights ? "weights, sizeof weights" : "NULL, 0");
     say(x, out, " *         @_run(&ctx");
+    for (int d = 0; d < x->n_dims; d++) str_addf(out, ", %lld", (long long)dim_row(x, d)->hi);
     for (int i = 0; i < x->p->io.n; i++) str_addf(out, ", %s", x->param[i]);
     str_add(out, ");\n");
     if (shown >= 0) str_addf(out, " *         printf(\"%%g\\n\", (double)%s[0]);\n", x->param[shown]);
@@ -173,6 +199,13 @@ void export_print_arrays(exporter *x, str *out) {
         str_add(out, "\"\n");
     }
     if (x->p->io.n) str_add(out, " *\n");
+    for (int d = 0; d < x->n_dims; d++) {
+        const ext_row *r = dim_row(x, d);
+        str_addf(out, " * %s is %lld to %lld%s", dim_name(x, d), (long long)r->lo, (long long)r->hi,
+                 r->divisor > 1 ? "" : "\n");
+        if (r->divisor > 1) str_addf(out, ", a multiple of %lld\n", (long long)r->divisor);
+    }
+    if (x->n_dims) say(x, out, " * in each call; @_run returns ^_WRONG_SIZE for another one, and does nothing.\n *\n");
     str_add(out, " * f16 and bf16 are passed as their 16 bits, bool as bytes 0 and 1.\n");
 }
 
@@ -214,11 +247,12 @@ static void print_counts(exporter *x, str *out) {
 
 void export_print_io(exporter *x, str *out) {
     say(x, out, "struct @_io { /* as the arguments of @_run */\n");
+    if (x->n_dims) str_addf(out, "    int64_t dims[%d];\n", x->n_dims);
     for (int i = 0; i < x->p->io.n; i++) {
         const pio *io = &x->p->io.at[i];
         str_addf(out, "    %s%s *%s;\n", io->is_output ? "" : "const ", clike_memory_type((tn_dtype)io->dtype), x->param[i]);
     }
-    say(x, out, "%s};\n", x->p->io.n ? "" : "    int none;\n");
+    say(x, out, "%s};\n", x->p->io.n || x->n_dims ? "" : "    int none;\n");
 }
 
 void export_print_ring(exporter *x, str *out) {
@@ -254,7 +288,8 @@ void export_print_interface(exporter *x, str *out) {
         "#ifndef ^_DECLARED\n#define ^_DECLARED\n#include <stddef.h>\n#include <stdint.h>\n"
         "#ifdef __cplusplus\nextern \"C\" {\n#endif\n");
     print_counts(x, out);
-    say(x, out, "enum { ^_OK, ^_SMALL_ARENA, ^_SMALL_STATE, ^_WRONG_WEIGHTS, ^_WRONG_STATE, ^_BROKEN_STREAM };\n");
+    say(x, out, "enum { ^_OK, ^_SMALL_ARENA, ^_SMALL_STATE, ^_WRONG_WEIGHTS, ^_WRONG_STATE, ^_BROKEN_STREAM%s };\n",
+        x->n_dims ? arena_printf(x->a, ", %s_WRONG_SIZE", x->upper) : "");
     say(x, out,
         "struct @_ctx { /* used by one thread at a time */\n    unsigned char *arena, *state;\n    const unsigned char "
         "*weights;\n");
@@ -391,6 +426,7 @@ static void print_launch(exporter *x, const pkernel *pk, const char *tid, const 
         print_place(x, pk->args[b].buf, out);
         str_add(out, "), ");
     }
+    if (k->params) str_add(out, "io->dims, ");
     int64_t most = (x->arena_bytes - EXPORT_ALIGN - x->temp_bytes) / x->threads; /* arrays of kernels, of a thread */
     if (emit_c_scratch(k) && x->threads > 1)
         str_addf(out, "(char *)arena + %lld + %s * %lld, ", (long long)x->temp_bytes, tid, (long long)most);
@@ -459,7 +495,9 @@ static void print_repeat(exporter *x, int i, int indent, str *out) {
         str_addf(out, "%*sfor (;;) {\n", indent, "");
         return;
     }
-    str_addf(out, "%*slong long times%d = %lldLL;\n", indent, "", i, (long long)s->times);
+    str_addf(out, "%*slong long times%d = ", indent, "", i);
+    print_ext(s->times, out);
+    str_add(out, ";\n");
     if (s->count >= 0) {
         str_addf(out, "%*sif (*(const long long *)(const void *)(", indent, "");
         print_place(x, s->count, out);
@@ -475,7 +513,9 @@ static void print_repeat(exporter *x, int i, int indent, str *out) {
         print_place(x, x->p->bufs.at[s->rings[k].buf].window_of, out);
         str_add(out, ") + (");
         if (s->backward) str_addf(out, "times%d - 1 - ", i);
-        str_addf(out, "step%d) * %lldLL;\n", i, (long long)s->rings[k].stride);
+        str_addf(out, "step%d) * ", i);
+        print_ext(s->rings[k].stride, out);
+        str_add(out, ";\n");
     }
 }
 
@@ -525,19 +565,26 @@ static void find_ends(exporter *x, int i, int end) {
 void export_print_gather(exporter *x, str *out) {
     say(x, out, " {\n    struct @_io io;\n");
     for (int i = 0; i < x->p->io.n; i++) str_addf(out, "    io.%s = %s;\n", x->param[i], x->param[i]);
-    if (!x->p->io.n) str_add(out, "    io.none = 0;\n");
+    if (!x->p->io.n && !x->n_dims) str_add(out, "    io.none = 0;\n");
+    for (int d = 0; d < x->n_dims; d++) {
+        const ext_row *r = dim_row(x, d);
+        const char *name = dim_name(x, d);
+        say(x, out, "    if (%s < %lld || %s > %lld || %s %% %lld) return ^_WRONG_SIZE;\n    io.dims[%d] = %s;\n", name,
+            (long long)r->lo, name, (long long)r->hi, name, (long long)r->divisor, d, name);
+    }
 }
 
 static void print_run_function(exporter *x, str *out) {
     export_print_prototype(x, out);
     export_print_gather(x, out);
-    str_add(out, "    run_step(ctx, &io);\n}\n");
+    say(x, out, "    run_step(ctx, &io);\n%s}\n", x->n_dims ? arena_printf(x->a, "    return %s_OK;\n", x->upper) : "");
 }
 
 void export_print_run(exporter *x, str *out) {
     print_regions(x, out);
     say(x, out, "static void run_step(struct @_ctx *ctx, const struct @_io *io) {\n");
     str_add(out, locals);
+    print_rows(x, out);
     if (x->p->n_windows) str_addf(out, "    unsigned char *window[%d];\n", x->p->n_windows);
     if (x->shares)
         say(x, out, "    struct shares shares;\n    shares.ctx = ctx, shares.io = io, shares.n = ctx->parallel_for ? %d : 1;\n",
@@ -654,15 +701,18 @@ void export_object(exporter *x, export_files *out) {
 }
 
 void export_begin(exporter *x, const plan *p, export_form *form) {
-    if (p->params && p->params->n_dims) {
-        const ext_row *r = exts_row(p->params, exts_dim(p->params, 0));
-        guard_fail(p->a->gd, TN_ERR_UNSUPPORTED,
-                   "a file of its own is for one size: dim %s is %lld to %lld; give it with --dim %s=SIZE, in C with tn_ir_at",
-                   r->name, (long long)r->lo, (long long)r->hi, r->name);
-    }
     *x = (exporter){
         .a = p->a, .p = p, .f = form, .upper = upper(p->a, form->name), .threads = p->threads > 1 ? p->threads : 1
     };
+    x->n_dims = p->params ? p->params->n_dims : 0;
+    if (x->n_dims && (form->isa || form->gpu || form->wasm || form->loop)) {
+        const ext_row *r = dim_row(x, 0);
+        guard_fail(
+            p->a->gd, TN_ERR_UNSUPPORTED,
+            "only plain C has sizes that a call gives, without a loop of steps: dim %s is %lld to %lld; give it with --dim "
+            "%s=SIZE, in C with tn_ir_at",
+            r->name, (long long)r->lo, (long long)r->hi, r->name);
+    }
     name_params(x);
     x->region_end = ARENA_ARRAY(p->a, int, p->steps.n + 1);
     find_ends(x, 0, p->steps.n);

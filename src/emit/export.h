@@ -17,9 +17,9 @@ typedef struct exporter {
     arena *a;
     const plan *p;
     const export_form *f;
-    const char *upper;  /* the name in capitals */
-    const char **param; /* [io.n] names of inputs and outputs */
-    int threads;
+    const char *upper;                                        /* the name in capitals */
+    const char **param;                                       /* [io.n] names of inputs and outputs */
+    int threads, n_dims;                                      /* n_dims: sizes that a call gives */
     bool shares;                                              /* threads have something to do together */
     int *region_end;                                          /* [steps.n] where the list of steps ends that a step stands in */
     VEC(export_item) items;                                   /* ascending; those that are not zero */
@@ -56,7 +56,10 @@ int export_print_example_data(exporter *x, str *out);   /* of the program in the
 void export_print_weights_check(exporter *x, str *out); /* with the function of this text: */
 extern const char export_hash_text[];
 uint64_t export_layout(const exporter *x);
-static inline int64_t io_elems(const exporter *x, int i) { return x->p->bufs.at[x->p->io.at[i].buf].elems; }
+/* At most. */
+static inline int64_t io_elems(const exporter *x, int i) {
+    return ext_hi(x->p->params, x->p->bufs.at[x->p->io.at[i].buf].elems);
+}
 
 void export_gpu(exporter *x, export_files *out); /* export_gpu.c */
 void export_wasm_head(exporter *x, str *out);    /* export_wasm.c: instead of the comment at the head of the C form .. */

@@ -113,6 +113,98 @@ if [ "$(uname -m)" = x86_64 ]; then
     refused 1 'there is no elf' @cnn:1 -o x.o --target elf
 fi
 
+# Sizes that a call gives: one text for all of them, with the numbers of `tenon run`; another size is refused by the call.
+cat >sizes.tn <<'EOF'
+graph @sizes<n 1..6, m 2..12 by 2>(x f32[n,m,5]) {
+  %1 = iota axis=0 f32[5,20]
+  %2 = sin %1
+  %3 = dot x, %2 contract=[2]x[0] f32[n,m,20]
+  %4 = iota axis=1 f32[n,m,20]
+  %5 = cos %4
+  %6 = mul %3, %5
+  %7 = dot %6, %3 batch=[0]x[0] contract=[2]x[2] f32[n,m,m]
+  %8 = reduce_max %7 axes=[2] f32[n,m,1]
+  %9 = expand %8 f32[n,m,m]
+  %10 = sub %7, %9
+  %11 = exp %10
+  %12 = sum %11 axes=[2] f32[n,m,1]
+  %13 = expand %12 f32[n,m,m]
+  %14 = div %11, %13
+  %15 = dot %14, %6 batch=[0]x[0] contract=[2]x[1] f32[n,m,20]
+  return %15 as "y"
+}
+EOF
+cat >turns.tn <<'EOF'
+graph @turns<n 1..6, m 2..12 by 2>(x f32[n,m,5]) {
+  %1 = permute x perm=[1,0,2] f32[m,n,5]
+  %2 = iota axis=0 f32[m,n,5]
+  %3 = add %1, %2
+  %4 = const 0.5 f32[]
+  %5 = reshape %4 f32[1,1]
+  %6 = expand %5 f32[n,5]
+  %7 = const 1000 i64[]
+  region @b(%c f32[n,5], %xt f32[n,5]) {
+    %8 = mul %c, 0.5
+    %9 = add %8, %xt
+    %10 = sin %9
+    return %10, %9
+  }
+  %s = scan %7, %6, %3 body=@b carry=1 steps=1 length=m f32[n,5]
+  %ys = proj %s index=1 f32[m,n,5]
+  return %ys as "y"
+}
+EOF
+cat >sizes.c <<'C'
+#include "open.h"
+#include <stdio.h>
+static void each(void *ud, int n, void (*piece)(void *arg, int i), void *arg) {
+    (void)ud;
+    for (int i = 0; i < n; i++) piece(arg, i);
+}
+int main(void) {
+    static unsigned char arena[OPEN_ARENA_BYTES];
+    static float x[360], y[1440];
+    static const int64_t sizes[][2] = { { 3, 8 }, { 6, 12 }, { 1, 2 }, { 3, 8 } };
+    struct open_ctx ctx;
+    for (int i = 0; i < 360; i++) x[i] = 0.25f;
+    if (open_init(&ctx, arena, sizeof arena, NULL, 0, NULL, 0)) return 1;
+#ifdef THREADS
+    ctx.parallel_for = each;
+#endif
+    (void)each;
+    if (open_run(&ctx, 7, 2, x, y) != OPEN_WRONG_SIZE || open_run(&ctx, 2, 3, x, y) != OPEN_WRONG_SIZE) return 2;
+    if (open_run(&ctx, 0, 2, x, y) != OPEN_WRONG_SIZE || open_run(&ctx, 1, -2, x, y) != OPEN_WRONG_SIZE) return 3;
+    for (int s = 0; s < 4; s++) {
+        int64_t n = sizes[s][0] * sizes[s][1] * WIDTH;
+        for (int i = 0; i < 1440; i++) y[i] = -7;
+        if (open_run(&ctx, sizes[s][0], sizes[s][1], x, y)) return 4;
+        for (int64_t i = 0; i < n; i++) printf("%.4f\n", (double)y[i]);
+        for (int64_t i = n; i < 1440; i++)
+            if (y[i] > -7 || y[i] < -7) return 5;
+    }
+    return 0;
+}
+C
+for model in sizes turns; do
+    for size in "3 8" "6 12" "1 2" "3 8"; do
+        "$tenon" run $model.tn --input "x=${size/ /x}x5xf32:0.25" --limit=-1 --quiet | sed 1d | tr -d '[] \n' | tr , '\n' | awk 'NF { printf "%.4f\n", $1 }'
+    done >want
+    [ $model = sizes ] && width=20 || width=5
+    for options in --cpu=scalar --cpu=avx2 "--cpu=sse2 --freestanding" "--cpu=avx2 --threads=3"; do
+        # shellcheck disable=SC2086 # words
+        "$tenon" export $model.tn -o open.c --name open --quiet $options || { fail "export $model.tn $options"; continue; }
+        case $options in *threads*) flags=-DTHREADS ;; *) flags= ;; esac
+        for c in "${compilers[@]}"; do
+            $c -O1 $flags -DWIDTH=$width sizes.c open.c -lm -o prog || { fail "$c: $model.tn $options"; continue; }
+            ./prog >got || { fail "$model.tn $options: exit code $?"; continue; }
+            awk 'NR == FNR { w[NR] = $1; next } { d = $1 - w[FNR]; if (d > 2e-4 || d < -2e-4) exit 1 } END { if (FNR != length(w)) exit 1 }' want got ||
+                fail "$model.tn $options: other numbers than tenon run"
+        done
+    done
+done
+refused 1 'dim n is 1 to 6; give it with --dim n=SIZE' sizes.tn -o x.o --target object
+refused 1 'dim n is 1 to 6; give it with --dim n=SIZE' sizes.tn -o x.cu --target cuda
+
 # The example learns.
 if [ -z "$SANITIZE" ]; then
     cp -r "$SOURCE_DIR/examples/export" board && make -s -C board run TENON="$tenon" CC="$CC" >out 2>err || fail "examples/export: $(cat out err)"
