@@ -16,7 +16,8 @@ enum {
     FEW_ARGS = 60,
     MOST_ROOMS = 32,
     EXCHANGED = 12 /* bytes a thread */,
-    MAP_ARGS = 16
+    MAP_ARGS = 16,
+    FULL = 256 /* threads that a thread block has at least, where they all fit at a time */
 };
 
 typedef struct kind { /* of a kernel */
@@ -43,6 +44,7 @@ typedef struct beside {
     int search;                 /* which is this; made: written, and not read first: a part of it */
     int *set, n;                /* what becomes one launch .. */
     int block_threads;          /* .. and threads of its thread blocks; 0: any number */
+    int64_t elements;           /* .. and of elementwise work */
     rooms rooms;                /* .. and what it has of their memory */
     int *now;                   /* [kernels] where they stand in out, or -1 */
     VEC(pkernel) out;
@@ -146,6 +148,11 @@ static bool add_rooms(rooms *r, const kernel *k, const target *t) {
     return kbufs_shared_bytes(r->at, r->n) + r->exchanged <= target_shared_most(t);
 }
 
+/* Of elementwise work, each of which is a thread's. */
+static int64_t elements_of(const kernel *k, const kind *x) {
+    return x->maps && !k->params ? k->grid_blocks * k->block_threads : 0;
+}
+
 static bool fits(const beside *w, int first, int i, int args, int ins) {
     const kind *x = &w->kinds[first], *y = &w->kinds[i];
     const kernel *k = w->p->kernels.at[i].k;
@@ -153,7 +160,9 @@ static bool fits(const beside *w, int first, int i, int args, int ins) {
     if (!y->joins || args + y->args > most || ins + k->ins.n > MOST_INS) return false;
     bool sized = k->params || w->p->kernels.at[first].k->params; /* as many threads in all */
     if ((!y->maps || sized) && w->block_threads && w->block_threads != k->block_threads) return false;
-    if (x->maps != y->maps) return x->lone || y->lone;
+    if (x->maps != y->maps && !x->lone && !y->lone) return false;
+    int threads = y->maps ? w->block_threads : k->block_threads; /* much elementwise work goes slowly by small thread blocks */
+    if (threads && 2 * threads < w->t->block_threads && w->elements + elements_of(k, y) > w->t->resident_threads) return false;
     return x->maps || x->lone || y->lone || (x->fast <= 2 * y->fast && y->fast <= 2 * x->fast);
 }
 
@@ -163,7 +172,7 @@ static void find_set(beside *w, int first) {
     w->n = 0, w->set[w->n++] = first, w->search++;
     const kernel *k = p->kernels.at[first].k;
     w->block_threads = w->kinds[first].maps && !k->params ? 0 : k->block_threads;
-    w->rooms = (rooms){ 0 };
+    w->rooms = (rooms){ 0 }, w->elements = elements_of(k, &w->kinds[first]);
     if (!w->kinds[first].joins || !add_rooms(&w->rooms, k, w->t)) return;
     pass_by(w, &p->kernels.at[first]);
     for (int i = first + 1; i < p->kernels.n && i <= first + AHEAD && w->n < MOST_BESIDE; i++) {
@@ -171,7 +180,7 @@ static void find_set(beside *w, int first) {
         if (w->taken[i]) continue;
         rooms with = w->rooms;
         if (fits(w, first, i, args, ins) && can_come(w, pk) && add_rooms(&with, pk->k, w->t)) {
-            w->set[w->n++] = i, w->taken[i] = true, w->rooms = with;
+            w->set[w->n++] = i, w->taken[i] = true, w->rooms = with, w->elements += elements_of(pk->k, &w->kinds[i]);
             args += w->kinds[i].args, ins += pk->k->ins.n;
             if (!w->kinds[i].maps || pk->k->params) w->block_threads = pk->k->block_threads;
         }
@@ -256,13 +265,18 @@ static pkernel join(const beside *w) {
     pkernel to = { .k = j.o, .root = last->root };
     VEC(val) fused = { 0 };
     int n_bufs = 1;
+    int64_t threads = 0;
     j.o->tiled = true, j.o->grid_blocks = 0, j.o->block_threads = w->block_threads;
     for (int i = 0; i < w->n; i++) {
         const kernel *k = p->kernels.at[w->set[i]].k;
         if (!w->block_threads && k->block_threads > j.o->block_threads) j.o->block_threads = k->block_threads;
         if (k->params) j.o->params = k->params;
-        n_bufs += k->bufs.n;
+        n_bufs += k->bufs.n, threads += k->params ? 0 : k->grid_blocks * k->block_threads;
     }
+    /* elementwise work in small thread blocks, so that little of it keeps the machine busy: there is more of it now */
+    while (!w->block_threads && 2 * j.o->block_threads <= w->t->block_threads &&
+           threads / (2 * j.o->block_threads) >= w->t->resident_threads / FULL)
+        j.o->block_threads *= 2;
     j.lent = ARENA_ARRAY(p->a, bool, n_bufs);
     for (int i = 0; i < w->n; i++) {
         const pkernel *pk = &p->kernels.at[w->set[i]];

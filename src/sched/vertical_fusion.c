@@ -122,6 +122,29 @@ static bool is_private(const chooser *w, const row_chain *c) {
     return true;
 }
 
+/* Whether the two may change places: neither writes what the other reads or writes. */
+static bool are_independent(const pkernel *x, const pkernel *y) {
+    for (int i = 0; i < x->k->bufs.n; i++)
+        for (int j = 0; j < y->k->bufs.n; j++)
+            if (x->args[i].buf >= 0 && x->args[i].buf == y->args[j].buf &&
+                (x->k->bufs.at[i].kind != KB_IN || y->k->bufs.at[j].kind != KB_IN))
+                return false;
+    return true;
+}
+
+/* Elementwise work that needs nothing of the chain's, such as updates of other parameters: such launches become one in which
+ * each has thread blocks of its own (horizontal_fusion.c), and none waits for another. (An H200, Adam's updates of a
+ * transformer of 4 layers in rows of the weights, a number of each vector behind each row: 17 us.) */
+static bool stands_alone(const plan *p, const row_chain *c, int i, const link *l) {
+    const kernel *k = p->kernels.at[i].k;
+    if (!c->n || !c->shared || row_read_again(c, &l->row, row_count(k, c->shared)) > 0) return false;
+    for (int j = 1; j < k->ins.n; j++)
+        if (k->ins.at[j].op == K_ACC || k->ins.at[j].op == K_UPD || k->ins.at[j].op == K_SCATTER) return false;
+    for (int j = c->first; j < i; j++)
+        if (!are_independent(&p->kernels.at[j], &p->kernels.at[i])) return false;
+    return true;
+}
+
 /* What all contractions of the chain, this one being the last, take in the shape that is best for them. */
 static double add_layer(chooser *w, const row_contraction *c, int64_t rows) {
     if (c->n != w->layer_n || c->depth != w->layer_depth || rows != w->layer_rows) {
@@ -171,6 +194,7 @@ static double grow(chooser *w, int first, int shared, chain *out, const char **o
         if (!row_same(k0, k, shared)) break;
         const link *l = link_of(w, i, shared);
         if (w->running[i]) *out_end = "its rows are running sums, which a thread block makes at once";
+        if (stands_alone(p, &c, i, l)) *out_end = "it needs nothing of the rows before it: it runs beside them";
         if (*out_end || (*out_end = row_objection(&c, &l->row, k, w->room, w->most_args))) break;
         double kept = add_kept(&rows, &c, l, k, w->t);
         row_append(&c, &l->row, k);
@@ -265,16 +289,6 @@ static void leave_last(chooser *w, chain *c, double gain) {
     if (gain + find_chain(w, after, &next, &end) >= c->shorter + find_chain(w, after - 1, &next, &end)) return;
     *row = row_chain_make(w->p, all.first, all.shared);
     for (int i = 0; i < all.n - 1; i++) row_append(row, all.links.at[i], c->cut[i]);
-}
-
-/* Whether the two may change places: neither writes what the other reads or writes. */
-static bool are_independent(const pkernel *x, const pkernel *y) {
-    for (int i = 0; i < x->k->bufs.n; i++)
-        for (int j = 0; j < y->k->bufs.n; j++)
-            if (x->args[i].buf >= 0 && x->args[i].buf == y->args[j].buf &&
-                (x->k->bufs.at[i].kind != KB_IN || y->k->bufs.at[j].kind != KB_IN))
-                return false;
-    return true;
 }
 
 static bool share_large(const pkernel *x, const pkernel *y, int64_t elems) {

@@ -160,6 +160,31 @@ ARENA_TEST(test_updates) {
     }
 }
 
+/* Those of matrices and of vectors of as many numbers as one has rows: no thread block of the rows updates the vector's numbers
+ * behind them, one after the other. */
+ARENA_TEST(test_updates_of_rows) {
+    static const char text[] = "graph @updates(g f32[128,512], h f32[128], state w f32[128,512], state m f32[128,512], state v "
+                               "f32[128], state n f32[128]) {\n"
+                               " %1 = mul m, 0.9 f32[128,512]\n"
+                               " %2 = add %1, g f32[128,512]\n"
+                               " %3 = mul %2, 0.125 f32[128,512]\n"
+                               " %4 = sub w, %3 f32[128,512]\n"
+                               " %5 = mul n, 0.9 f32[128]\n"
+                               " %6 = add %5, h f32[128]\n"
+                               " %7 = mul %6, 0.125 f32[128]\n"
+                               " %8 = sub v, %7 f32[128]\n"
+                               " return %2 -> m, %4 -> w, %6 -> n, %8 -> v\n"
+                               "}";
+    target t = target_common_gpu();
+    tn_compile_opts o = TN_COMPILE_DEFAULTS;
+    o.fusion = 3, o.check = 1;
+    graph *g = graph_parse(a, text, sizeof text - 1, "updates");
+    plan *p = pipeline_run(g, a, &o, &t);
+    assert_int_equal(p->kernels.n, 1);
+    for (int i = 1; i < p->kernels.at[0].k->ins.n; i++) assert_true(p->kernels.at[0].k->ins.at[i].op != K_BARRIER);
+    check(a, g, "updates of rows");
+}
+
 /* Random graphs: whatever is joined computes the same. */
 ARENA_TEST(test_random) {
     int joined = 0;
@@ -287,9 +312,10 @@ static void test_shared_memory(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_sizes_of_a_run), cmocka_unit_test(test_products),
-                                        cmocka_unit_test(test_parts),          cmocka_unit_test(test_updates),
-                                        cmocka_unit_test(test_random),         cmocka_unit_test(test_planted),
-                                        cmocka_unit_test(test_matrix_units),   cmocka_unit_test(test_shared_memory) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_sizes_of_a_run),  cmocka_unit_test(test_products),
+                                        cmocka_unit_test(test_parts),           cmocka_unit_test(test_updates),
+                                        cmocka_unit_test(test_updates_of_rows), cmocka_unit_test(test_random),
+                                        cmocka_unit_test(test_planted),         cmocka_unit_test(test_matrix_units),
+                                        cmocka_unit_test(test_shared_memory) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
