@@ -16,7 +16,7 @@ enum { FEW_READS = 64, MANY_READS = 300, SMALL_BORDER = 32 };
 enum { PACKED_COLUMNS = 16 /* of the result, at least */ };
 enum { SOFTMAX_STEPS = 5 /* from the sums of its rows to what it is read by */ };
 enum { SUM_STEPS = 16 /* from integer sums to the bytes that are made of them */ };
-enum { PROLOGUE_READS = 4, PROLOGUE_FLOPS = 2, PROLOGUE_ELEMS = 4096 };
+enum { PROLOGUE_READS = 4, SCALE_READS = 64, PROLOGUE_FLOPS = 2, PROLOGUE_ELEMS = 4096 };
 
 typedef struct pending { /* of a value, not walked yet */
     val v;
@@ -373,7 +373,10 @@ static bool is_prologue(const walk *w, pending at) {
     const node *n = graph_get(g, at.v);
     int64_t elems = graph_elems(g, at.v);
     if (w->s->opts.fusion < 2 || elems < PROLOGUE_ELEMS) return false;
-    if (op_get((op_code)n->op)->flops <= PROLOGUE_FLOPS && at.dot_work / PROLOGUE_READS <= elems) return true;
+    const node *by = graph_get(g, n->in[n->n_in - 1]);
+    bool scales = w->s->opts.rows_only && n->op == OP_mul && by->op == OP_const && by->splat; /* a GPU does so tile by tile */
+    if (op_get((op_code)n->op)->flops <= PROLOGUE_FLOPS && at.dot_work / (scales ? SCALE_READS : PROLOGUE_READS) <= elems)
+        return true;
     if (w->s->opts.fusion < 3 || g->params || !at.use.elems || /* nothing is packed in sizes of a run */
         !sched_packs_computed(w->s, (tn_dtype)n->dtype, elems, &at.use))
         return false;

@@ -121,6 +121,14 @@ ARENA_TEST(test_results_behind_contraction) {
     assert_int_equal(compile(a, more)->kernels.n, 2);
 }
 
+/* What an operand of contractions is multiplied with, such as queries, is not worth a kernel: threads do so as they load it. */
+ARENA_TEST(test_scaled_operand) {
+    const char *text = "graph @g(q f32[8,64,32], k f32[8,64,32], s f32[8,64,64]) {\n"
+                       " %1 = mul q, 0.25 f32[8,64,32]\n %2 = dot %1, k batch=[0]x[0] contract=[2]x[2] f32[8,64,64]\n"
+                       " %3 = dot s, %1 batch=[0]x[0] contract=[1]x[1] f32[8,64,32]\n return %2 as \"y\", %3 as \"z\"\n}";
+    assert_int_equal(written(compile(a, text), TN_F32), 8 * 64 * 64 + 8 * 64 * 32);
+}
+
 /* A number that many are multiplied with (a step's size, of the number of steps) is computed once, not by every thread. */
 ARENA_TEST(test_shared_number) {
     const char *text = "graph @g(t f64[1], x f32[4096], y f32[8192]) {\n"
@@ -168,6 +176,7 @@ int main(void) {
                                         cmocka_unit_test(test_contraction_and_sum),
                                         cmocka_unit_test(test_results_behind_contraction),
                                         cmocka_unit_test(test_shared_number),
+                                        cmocka_unit_test(test_scaled_operand),
                                         cmocka_unit_test(test_tiles) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
