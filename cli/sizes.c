@@ -54,6 +54,7 @@ bool sizes_sample(dim_sizes *s, int turn, uint64_t seed) {
         if (s->given[i]) continue;
         int64_t lo = s->lo[i], hi = s->hi[i], by = s->multiple_of[i], most = lo > LARGEST ? lo : hi < LARGEST ? hi : LARGEST;
         uint64_t own = seed + 0x51ed2701u * (uint64_t)(i + 1);
+        (void)random_next(&own);
         double between = (double)lo + random_unit(&own) * (double)(most - lo);
         /* not all of them least together, then largest: products of two sizes hide a wrong one of them */
         int which = (turn + i) % 3;

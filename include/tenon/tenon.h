@@ -615,7 +615,7 @@ TN_API TN_CHECK tn_status tn_program_text(const tn_program *p, const char *stage
 /* A program as C99 that a host program is linked with, without Tenon: no library but libm, no allocation, nothing static but
  * constant data. Temporaries, states and weights are in memory that the host hands over, of sizes that its header has as
  * constants. What the functions do stands in that header; the comment at the head of the C text has a program that calls them.
- */
+ * Symbolic dims stay open in C without `train`: each call gives their sizes; other forms are TN_ERR_UNSUPPORTED (tn_ir_at). */
 typedef struct {
     size_t struct_size;
     const char *name;    /* that all names begin with: letters, digits and _; NULL = the graph's */
