@@ -241,13 +241,16 @@ static bool is_of_rows(const graph *g, val v, int steps) {
 }
 
 /* Whether contraction v of several matrices may go by blocks of rows with what is before or behind it (sched/row_block.c), as
- * attention does: each block would compute an operand again. */
+ * attention does: each block would compute an operand again. A sum of all its matrices goes by no rows of one. */
 static bool goes_by_rows(const walk *w, val v) {
     const graph *g = w->s->g;
-    if (graph_get(g, v)->attr[0] == 0) return false;
+    const int64_t matrices = graph_get(g, v)->attr[0];
+    if (matrices == 0) return false;
     for (int i = 0; i < w->gr->roots.n; i++)
-        for (uint32_t u = graph_get(g, w->gr->roots.at[i])->first_use; u; u = g->uses.at[u - 1].next)
-            if (op_get((op_code)graph_get(g, g->uses.at[u - 1].user)->op)->cls == CL_REDUCE) return true;
+        for (uint32_t u = graph_get(g, w->gr->roots.at[i])->first_use; u; u = g->uses.at[u - 1].next) {
+            const node *user = graph_get(g, g->uses.at[u - 1].user);
+            if (op_get((op_code)user->op)->cls == CL_REDUCE && user->attr[0] >> matrices) return true;
+        }
     return is_of_rows(g, graph_get(g, v)->in[0], SOFTMAX_STEPS) || is_of_rows(g, graph_get(g, v)->in[1], SOFTMAX_STEPS);
 }
 

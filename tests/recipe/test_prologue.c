@@ -218,17 +218,19 @@ static target gpu_target(void) {
     return t;
 }
 
-/* A thread block computes what it copies to shared memory; among many rows the products would wait for that longer than a
- * kernel of its own takes. */
+/* A thread block computes what it copies to shared memory, also where thread blocks share the sums, which one kernel more adds
+ * up; among many rows the products would wait for that longer than a kernel of its own takes. */
 ARENA_TEST(test_gpu_copies_compute) {
     static const struct {
-        int64_t rows;
+        int64_t rows, size;
         int kernels;
-    } cases[] = { { 1, 1 }, { 8, 1 }, { 64, 1 }, { 256, 1 }, { 4096, 2 } };
+    } cases[] = { { 1, 512, 1 },    { 8, 512, 1 },   { 64, 512, 1 },  { 256, 512, 1 },
+                  { 4096, 512, 2 }, { 64, 2048, 2 }, { 256, 2048, 3 } };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         target t = gpu_target();
-        plan *p = plan_of(a, make(a, cases[i].rows, 512, 512, false, true), &t);
-        if (p->kernels.n != cases[i].kernels) fail_msg("%d rows: %d kernels", (int)cases[i].rows, p->kernels.n);
+        plan *p = plan_of(a, make(a, cases[i].rows, cases[i].size, cases[i].size, false, true), &t);
+        if (p->kernels.n != cases[i].kernels)
+            fail_msg("%d x %d: %d kernels", (int)cases[i].rows, (int)cases[i].size, p->kernels.n);
     }
 }
 
