@@ -6,7 +6,26 @@
  * whose error becomes smaller; max and min are exact. Partial sums of f16 and bf16 stay in f32. */
 #include "pass/rewrite.h"
 
-enum { CHUNK = 4096, MIN_PARTS = 16, MAX_PARTS = 1024 };
+enum { CHUNK = 4096, MIN_PARTS = 16, MAX_PARTS = 1024, OF_RUN = 1024 /* elements of a part of as many as a run has */ };
+
+/* At least 2^16 elements behind each of fewer than 64 results: one result a thread would leave most cores idle. Along one axis
+ * there may be as many as a run says: at most. */
+bool splits_large_reduce(const graph *g, val x, uint64_t axes) {
+    const node *n = graph_get(g, x);
+    int64_t kept = 1, reduced = 1, of_run = 0;
+    for (int i = 0; i < n->rank; i++) {
+        bool lit = ext_is_lit(n->dims[i]);
+        if (!lit && (of_run || !mask_has(axes, i))) return false;
+        if (!lit)
+            of_run = ext_hi(g->params, n->dims[i]);
+        else if (mask_has(axes, i))
+            reduced *= n->dims[i];
+        else
+            kept *= n->dims[i];
+    }
+    if (of_run) reduced *= of_run < 1 << 16 ? of_run : 1 << 16;
+    return reduced >= 1 << 16 && kept > 0 && kept < 64;
+}
 
 /* The longest run of reduced axes (unit axes in between do not matter): first and end axis. */
 static int64_t find_run(const node *x, uint64_t axes, int *out_first, int *out_end) {
@@ -60,10 +79,38 @@ static op_code joins(op_code op) {
     return op == OP_sum ? OP_add : op == OP_prod ? OP_mul : op == OP_reduce_max ? OP_max : OP_min;
 }
 
+/* An axis of the run: other axes first; else whole parts of it, of which there may be none, and what is left. */
+static val split_of_run(graph *g, const node *n, val in, int axis) {
+    node x = *graph_get(g, in);
+    uint64_t own = UINT64_C(1) << axis, others = 0;
+    int64_t dims[TN_MAX_RANK];
+    for (int i = 0; i < x.rank; i++)
+        if (i != axis && mask_has((uint64_t)n->attr[0], i) && x.dims[i] != 1) others |= UINT64_C(1) << i;
+    if (others) return graph_reduce(g, n->op, graph_reduce(g, n->op, in, others), (uint64_t)n->attr[0] & ~others);
+    if (x.rank == TN_MAX_RANK || ext_hi(g->params, x.dims[axis]) < 2 * OF_RUN) return 0;
+    ext size = x.dims[axis], parts = ext_floor_div(g->params, size, OF_RUN), whole = ext_mul(g->params, parts, OF_RUN),
+        left = ext_min(g->params, ext_sub(g->params, size, whole), OF_RUN - 1);
+    for (int i = 0, to = 0; i < x.rank; i++) {
+        dims[to++] = i == axis ? parts : x.dims[i];
+        if (i == axis) dims[to++] = OF_RUN;
+    }
+    val parted = graph_reshape(g, part(g, in, axis, 0, whole), x.rank + 1, dims);
+    val all = graph_reduce(g, n->op, graph_reduce(g, n->op, parted, own << 1), own);
+    val rest = graph_reduce(g, n->op, part(g, in, axis, whole, left), own);
+    node shape = *graph_get(g, rest);
+    return graph_binary(g, joins(n->op), graph_reshape(g, all, shape.rank, shape.dims), rest);
+}
+
 static val split(graph *g, val v, arena *scratch) {
     (void)scratch;
     node n = *graph_get(g, v);
     if (op_get(n.op)->cls != CL_REDUCE || !splits_large_reduce(g, n.in[0], (uint64_t)n.attr[0])) return 0;
+    for (int i = 0; i < graph_get(g, n.in[0])->rank; i++) {
+        if (ext_is_lit(graph_get(g, n.in[0])->dims[i])) continue;
+        bool narrow = dtype_is_narrow_float(n.dtype) && (n.op == OP_sum || n.op == OP_prod);
+        val r = split_of_run(g, &n, narrow ? graph_cast(g, n.in[0], TN_F32) : n.in[0], i);
+        return r ? graph_cast(g, r, n.dtype) : 0;
+    }
     node x = *graph_get(g, n.in[0]);
     uint64_t axes = (uint64_t)n.attr[0], others = 0, inner = 0;
     int first = 0, end = 0;
@@ -93,4 +140,4 @@ static val split(graph *g, val v, arena *scratch) {
     return graph_reshape(g, graph_cast(g, r, n.dtype), n.rank, n.dims);
 }
 
-bool pass_reduce_split(graph *g, arena *scratch) { return rewrite_each(g, scratch, split); }
+bool pass_reduce_split(graph *g, arena *scratch) { return rewrite_dims(g, scratch, split); }

@@ -157,17 +157,3 @@ static bool rewrite(graph *g, arena *scratch, rewrite_fn rule, bool dims) {
 
 bool rewrite_each(graph *g, arena *scratch, rewrite_fn rule) { return rewrite(g, scratch, rule, false); }
 bool rewrite_dims(graph *g, arena *scratch, rewrite_fn rule) { return rewrite(g, scratch, rule, true); }
-
-/* At least 2^16 elements behind each of fewer than 64 results: one result a thread would leave most cores idle. */
-bool splits_large_reduce(const graph *g, val x, uint64_t axes) {
-    const node *n = graph_get(g, x);
-    int64_t kept = 1, reduced = 1;
-    for (int i = 0; i < n->rank; i++) {
-        if (n->dims[i] < 0) return false;
-        if (mask_has(axes, i))
-            reduced *= n->dims[i];
-        else
-            kept *= n->dims[i];
-    }
-    return reduced >= 1 << 16 && kept > 0 && kept < 64;
-}

@@ -453,10 +453,36 @@ static void test_least_sizes(void **state) {
     tn_ctx_free(ctx);
 }
 
+/* A sum of as many numbers as a run has is as near as one of as many as a program has. */
+static void test_long_sum(void **state) {
+    (void)state;
+    enum { N = 800000, MOST = 1 << 20 };
+    tn_ctx *ctx = tn_ctx_new(NULL);
+    tn_graph *g = tn_graph_new(ctx, "sum");
+    tn_session *s;
+    int64_t n = tn_dim(g, "n", 0, MOST, 1);
+    float *x = malloc(sizeof *x * MOST), y;
+    assert_non_null(x);
+    for (int i = 0; i < MOST; i++) x[i] = 0.1F;
+    tn_output(tn_sum(tn_input(g, "x", TN_F32, TN_DIMS(n)), (int64_t[]){ 0 }, 1, 0), "y");
+    tn_program *p = compile(g, TN_MODE_COMPILED, -1, 1, on_device());
+    assert_int_equal(tn_session_new(p, &s), TN_OK);
+    for (int i = 0; i < 4; i++) {
+        static const int64_t sizes[] = { N, 0, 1023, 2049 };
+        assert_int_equal(tn_bind_dim(s, "n", sizes[i]), TN_OK);
+        if (tn_run(s, TN_BIND({ "x", x }, { "y", &y }))) fail_msg("%s", tn_session_error(s));
+        double exact = (double)0.1F * (double)sizes[i];
+        if (fabs((double)y - exact) > 2e-5 * exact) fail_msg("%d numbers: %.9g, not %.9g", (int)sizes[i], (double)y, exact);
+    }
+    free(x);
+    tn_session_free(s), tn_program_free(p), tn_graph_free(g), tn_ctx_free(ctx);
+}
+
 int main(int argc, char **argv) { /* a pattern of tests */
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_sizes),         cmocka_unit_test(test_rings),
                                         cmocka_unit_test(test_bindings),      cmocka_unit_test(test_constraints),
-                                        cmocka_unit_test(test_no_allocation), cmocka_unit_test(test_least_sizes) };
+                                        cmocka_unit_test(test_no_allocation), cmocka_unit_test(test_least_sizes),
+                                        cmocka_unit_test(test_long_sum) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
