@@ -149,6 +149,39 @@ static void test_training_step(void **state) {
     assert_int_equal(skip, 3);
 }
 
+/* A small step of f32: how many launches it is; products that nobody waits for have thread blocks of more work than alone. */
+static void test_small_step(void **state) {
+    (void)state;
+    tn_ctx *ctx = test_ctx();
+    tn_graph *g = tn_graph_new(ctx, "step");
+    tn_shape shape = TN_DIMS(12, 64);
+    tn_nn_lm_opts o = { .vocab = 256, .positions = 64, .width = 128, .heads = 4, .layers = 2 };
+    tn_tensor x = tn_input(g, "x", TN_I32, shape), y = tn_input(g, "y", TN_I32, shape);
+    tn_tensor loss = tn_nn_cross_entropy(tn_nn_lm(x, o), y);
+    tn_nn_adam(loss, (tn_nn_adam_opts){ .lr = 1e-3 });
+    tn_output(loss, "loss");
+    assert_int_equal(tn_graph_status(g), TN_OK);
+    arena a;
+    guard gd;
+    arena_init(&a, mem_libc(), &gd);
+    if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+    target t = with_units(false);
+    t.bulk = t.overlaps = true;
+    const plan *p = plan_of(&a, g->ir, &t, 3);
+    int64_t most = 0;
+    for (int i = 0; i < p->kernels.n; i++) {
+        const kernel *k = p->kernels.at[i].k;
+        bool product = strstr(k->name, "dot") && strstr(k->name, "_beside");
+        if (product && k->grid_blocks > most) most = k->grid_blocks;
+    }
+    int n = p->kernels.n;
+    printf("%d launches; products side by side have up to %d thread blocks\n", n, (int)most);
+    arena_fini(&a);
+    tn_graph_free(g), tn_ctx_free(ctx);
+    assert_true(n <= 48);
+    assert_true(most > 0 && most < 500);
+}
+
 /* Nothing between kernels grows with the square of positions. */
 ARENA_TEST(test_memory) {
     double first = 0, last = 0;
@@ -278,8 +311,8 @@ ARENA_TEST(test_few_keys) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_values), cmocka_unit_test(test_spellings),
-                                        cmocka_unit_test(test_training_step), cmocka_unit_test(test_memory),
-                                        cmocka_unit_test(test_few_keys) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_values),        cmocka_unit_test(test_spellings),
+                                        cmocka_unit_test(test_training_step), cmocka_unit_test(test_small_step),
+                                        cmocka_unit_test(test_memory),        cmocka_unit_test(test_few_keys) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
