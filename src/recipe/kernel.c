@@ -34,7 +34,7 @@ static target for_range(const kernel *k, const target *t) {
         for (int64_t n = least < 1 ? 1 : least; n <= most / 2; n *= 2) bits++;
     }
     int more = bits < 4 ? 0 : bits < 16 ? (bits - 4) / 2 : 6;
-    many.resident_threads <<= more;
+    many.resident_threads <<= more, many.bulk = false; /* boxes are of matrices of literal sizes */
     return many;
 }
 

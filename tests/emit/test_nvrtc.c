@@ -95,6 +95,8 @@ static void test_random_graphs(void **state) {
     }
 }
 
+static target an_h200(void);
+
 /* Programs with sizes of the run: schedules of the largest sizes that are cut, with and without matrix units, and threads that
  * do an iteration each. */
 static void test_sizes_of_the_run(void **state) {
@@ -105,6 +107,10 @@ static void test_sizes_of_the_run(void **state) {
         "  %5 = dot %4, v f32[B,10]\n  return %5 as \"y\"\n}\n",
         "graph @units<B 1..1024>(x bf16[B,512], w bf16[512,512]) {\n  %1 = dot x, w bf16[B,512]\n"
         "  %2 = max %1, 0.0 bf16[B,512]\n  return %2 as \"y\"\n}\n",
+        "graph @boxes<B 1..64, L 1..512>(x f32[B,L,64], w bf16[64,256], v bf16[256,64]) {\n" /* none of sizes of a run */
+        "  %1 = cast x bf16[B,L,64]\n  %2 = dot %1, w contract=[2]x[0] bf16[B,L,256]\n  %3 = max %2, 0.0 bf16[B,L,256]\n"
+        "  %4 = dot %3, v contract=[2]x[0] bf16[B,L,64]\n  %5 = cast %4 f32[B,L,64]\n  %6 = add x, %5 f32[B,L,64]\n"
+        "  return %6 as \"y\"\n}\n",
         "graph @softmax<B 1..64, L 1..512>(x f32[B,L], y f32[B,2048]) {\n  %1 = reduce_max x axes=[1] f32[B,1]\n"
         "  %2 = expand %1 f32[B,L]\n  %3 = sub x, %2 f32[B,L]\n  %4 = exp %3 f32[B,L]\n  %5 = sum %4 axes=[1] f32[B,1]\n"
         "  %6 = expand %5 f32[B,L]\n  %7 = div %4, %6 f32[B,L]\n  %8 = exp y f32[B,2048]\n"
@@ -121,19 +127,20 @@ static void test_sizes_of_the_run(void **state) {
         "  return %2 as \"y\", %4 as \"z\"\n}\n",
     };
     need_nvrtc();
-    for (size_t i = 0; i < 2 * COUNT_OF(texts); i++) {
+    for (size_t i = 0; i < 3 * COUNT_OF(texts); i++) {
         arena a;
         guard gd;
         str text;
         arena_init(&a, mem_libc(), &gd);
-        if (!GUARD_TRY(&gd)) fail_msg("%s\n%s", gd.err.text, texts[i / 2]);
+        if (!GUARD_TRY(&gd)) fail_msg("%s\n%s", gd.err.text, texts[i / 3]);
         tn_compile_opts o = TN_COMPILE_DEFAULTS;
         target gpu = target_common_gpu();
-        if (i % 2) gpu.matrix_units = true, gpu.shared_most = 99 << 10, gpu.cluster = 8, gpu.clusters = 16;
+        if (i % 3 == 1) gpu.matrix_units = true, gpu.shared_most = 99 << 10, gpu.cluster = 8, gpu.clusters = 16;
+        if (i % 3 == 2) gpu = an_h200(), gpu.cluster = 8, gpu.clusters = 16, gpu.bulk = true;
         o.check = 1;
         str_init(&text, &a);
-        emit_gpu(pipeline_run(graph_parse(&a, texts[i / 2], strlen(texts[i / 2]), "t"), &a, &o, &gpu), GPU_CUDA, &text);
-        compile_for(text.s, texts[i / 2], gpu.cluster ? 90 : 80, 90);
+        emit_gpu(pipeline_run(graph_parse(&a, texts[i / 3], strlen(texts[i / 3]), "t"), &a, &o, &gpu), GPU_CUDA, &text);
+        compile_for(text.s, texts[i / 3], gpu.cluster ? 90 : 80, 90);
         arena_fini(&a);
     }
 }
