@@ -72,12 +72,14 @@ static bool is_concat(const sched *s, val v) { return s->place[v] == PLACE_ROOT 
 /* Group that makes memory value v, or -1: a leaf; many make a concat. */
 static int maker(const sched *s, val v) { return s->place[v] != PLACE_ROOT || is_concat(s, v) ? -1 : s->group_of[v]; }
 
-/* A product on a GPU, whose threads have time for what is computed with its results: of f32, or of matrix units. */
+/* A product on a GPU, whose threads have time for what is computed with its results: of f32, or of matrix units. In an
+ * iteration what follows a product of f32 is one launch already (mem/join_maps.c). */
 static bool is_product(const sched *s, int x) {
     const group *gr = &s->groups.at[x];
-    const uint8_t t = graph_get(s->g, gr->roots.at[0])->dtype;
+    const node *n = graph_get(s->g, gr->roots.at[0]);
+    const uint8_t t = n->dtype;
     if (gr->n_dots != 1 || !s->opts.t || s->opts.t->kind != TARGET_GPU) return false;
-    return t == TN_F32 || (s->opts.t->matrix_units && (t == TN_BF16 || t == TN_F16));
+    return (t == TN_F32 && !n->region) || (s->opts.t->matrix_units && (t == TN_BF16 || t == TN_F16));
 }
 
 /* x computes with results of y, and with nothing else as large: a trip through memory is saved, and none is added to what the
