@@ -11,9 +11,8 @@ enum {
     WINDOWS = 4 /* that have an element of an image, at least */,
     NEVER = 64 /* operations on an element */
 };
-#define WAITS                                                                                                                  \
-    0.2 /* of the products, measured on an H200: 256 rows of 2,048 columns and terms take 10 us of 52 longer where copies      \
-           compute */
+/* Of the products' time, where copies compute. (An H200: 256 rows of 2,048 columns and terms, 10 us of 52.) */
+#define WAITS 0.2
 #define SMALL 0.03 /* of the contraction's time: less than that is a fair price for a temporary that is not made */
 
 /* Of so many bytes, which were just written or read. */

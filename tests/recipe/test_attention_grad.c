@@ -124,50 +124,39 @@ ARENA_TEST(test_spellings) {
     assert_int_equal(all, n_sizes * (int)COUNT_OF(spellings));
 }
 
-/* A training step, where norms' gradients stand between: they sum rows by weights, too. */
-static void test_training_step(void **state) {
-    (void)state;
-    tn_ctx *ctx = test_ctx();
+/* A training step of a language model that reads so many rows of all its positions. */
+static tn_graph *training_step(tn_ctx *ctx, tn_nn_lm_opts o, int64_t rows) {
     tn_graph *g = tn_graph_new(ctx, "step");
-    tn_shape shape = TN_DIMS(2, 512);
-    tn_nn_lm_opts o = { .vocab = 512, .positions = 512, .width = 128, .heads = 2, .layers = 1, .dtype = TN_BF16 };
+    tn_shape shape = TN_DIMS(rows, o.positions);
     tn_tensor x = tn_input(g, "x", TN_I32, shape), y = tn_input(g, "y", TN_I32, shape);
     tn_tensor loss = tn_nn_cross_entropy(tn_cast(tn_nn_lm(x, o), TN_F32), y);
     tn_nn_adam(loss, (tn_nn_adam_opts){ .lr = 1e-3 });
     tn_output(loss, "loss");
     assert_int_equal(tn_graph_status(g), TN_OK);
-    arena a;
-    guard gd;
-    arena_init(&a, mem_libc(), &gd);
-    if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+    return g;
+}
+
+/* Norms' gradients stand between attention's: they sum rows by weights, too. */
+ARENA_TEST(test_training_step) {
+    tn_ctx *ctx = test_ctx();
+    tn_graph *g = training_step(
+        ctx, (tn_nn_lm_opts){ .vocab = 512, .positions = 512, .width = 128, .heads = 2, .layers = 1, .dtype = TN_BF16 }, 2);
     target t = with_units(false);
     t.bulk = true, t.resident_threads = 264 << 10;
-    int skip, n = count_tiles(plan_of(&a, g->ir, &t, 3), &skip);
-    arena_fini(&a);
+    int skip, n = count_tiles(plan_of(a, g->ir, &t, 3), &skip);
     tn_graph_free(g), tn_ctx_free(ctx);
     assert_int_equal(n, 3); /* the result; gradients of queries; of keys and values */
     assert_int_equal(skip, 3);
 }
 
 /* A small step of f32: how many launches it is; products that nobody waits for have thread blocks of more work than alone. */
-static void test_small_step(void **state) {
-    (void)state;
+ARENA_TEST(test_small_step) {
     tn_ctx *ctx = test_ctx();
-    tn_graph *g = tn_graph_new(ctx, "step");
-    tn_shape shape = TN_DIMS(12, 64);
-    tn_nn_lm_opts o = { .vocab = 256, .positions = 64, .width = 128, .heads = 4, .layers = 2 };
-    tn_tensor x = tn_input(g, "x", TN_I32, shape), y = tn_input(g, "y", TN_I32, shape);
-    tn_tensor loss = tn_nn_cross_entropy(tn_nn_lm(x, o), y);
-    tn_nn_adam(loss, (tn_nn_adam_opts){ .lr = 1e-3 });
-    tn_output(loss, "loss");
-    assert_int_equal(tn_graph_status(g), TN_OK);
-    arena a;
-    guard gd;
-    arena_init(&a, mem_libc(), &gd);
-    if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+    tn_graph *g =
+        training_step(ctx, (tn_nn_lm_opts){ .vocab = 256, .positions = 64, .width = 128, .heads = 4, .layers = 2 }, 12);
     target t = with_units(false);
     t.bulk = t.overlaps = true;
-    const plan *p = plan_of(&a, g->ir, &t, 3);
+    const plan *p = plan_of(a, g->ir, &t, 3);
     int64_t most = 0;
     for (int i = 0; i < p->kernels.n; i++) {
         const kernel *k = p->kernels.at[i].k;
@@ -176,7 +165,6 @@ static void test_small_step(void **state) {
     }
     int n = p->kernels.n;
     printf("%d launches; products side by side have up to %d thread blocks\n", n, (int)most);
-    arena_fini(&a);
     tn_graph_free(g), tn_ctx_free(ctx);
     assert_true(n <= 48);
     assert_true(most > 0 && most < 500);

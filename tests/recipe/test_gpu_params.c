@@ -240,32 +240,21 @@ static void test_all(void **state) {
 }
 
 /* A linear layer and the softmax of its rows are one launch for all batches. */
-static void test_chain(void **state) {
-    (void)state;
-    arena a;
-    guard gd;
-    arena_init(&a, mem_libc(), &gd);
-    if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+ARENA_TEST(test_chain) {
     tn_compile_opts opts = TN_COMPILE_DEFAULTS;
     target t = target_common_gpu();
     opts.fusion = 3;
     for (size_t i = 0; i < COUNT_OF(graphs); i++) {
         if (!strstr(graphs[i].text, "@head<")) continue;
-        plan *p = pipeline_run(graph_parse(&a, graphs[i].text, strlen(graphs[i].text), "t"), &a, &opts, &t);
+        plan *p = pipeline_run(graph_parse(a, graphs[i].text, strlen(graphs[i].text), "t"), a, &opts, &t);
         assert_int_equal(p->kernels.n, 1);
         assert_non_null(strstr(p->kernels.at[0].k->name, "_chain"));
     }
-    arena_fini(&a);
 }
 
 /* Attention of lengths that a run gives is one launch, and stores no scores; not where there may be no keys, whose softmax is
  * empty. */
-static void test_attention(void **state) {
-    (void)state;
-    arena a;
-    guard gd;
-    arena_init(&a, mem_libc(), &gd);
-    if (!GUARD_TRY(&gd)) fail_msg("%s", gd.err.text);
+ARENA_TEST(test_attention) {
     tn_compile_opts opts = TN_COMPILE_DEFAULTS;
     target t = target_common_gpu();
     opts.fusion = 3, opts.check = 1;
@@ -273,24 +262,23 @@ static void test_attention(void **state) {
         const char *text = graphs[i].text;
         bool none = strstr(text, "@none<");
         if (!strstr(text, "@attention<") && !strstr(text, "@across_rows<") && !strstr(text, "@causal<") && !none) continue;
-        plan *p = pipeline_run(graph_parse(&a, text, strlen(text), "t"), &a, &opts, &t);
+        plan *p = pipeline_run(graph_parse(a, text, strlen(text), "t"), a, &opts, &t);
         if ((p->kernels.n == 1) == none) fail_msg("%d kernels\n%s", p->kernels.n, text);
         if (!none) assert_int_equal(p->temp_bytes, 0);
     }
     t.machine = machine_row("h200"), t.matrix_units = t.local_barriers = true;
     t.resident_threads = 132 << 10, t.shared_most = 227 << 10, t.l2_bytes = 50 << 20;
-    for (size_t i = 0; i < COUNT_OF(graphs);
-         i++) { /* by matrix units, tiles that a mask empties left out; values made between */
+    /* by matrix units, tiles that a mask empties left out; values made between */
+    for (size_t i = 0; i < COUNT_OF(graphs); i++) {
         const char *text = graphs[i].text, *layer = strstr(text, "@layer<");
         str steps;
         if (!strstr(text, "@causal_bf16<") && !layer) continue;
-        str_init(&steps, &a);
-        plan *p = pipeline_run(graph_parse(&a, text, strlen(text), "t"), &a, &opts, &t);
+        str_init(&steps, a);
+        plan *p = pipeline_run(graph_parse(a, text, strlen(text), "t"), a, &opts, &t);
         if (!layer) assert_int_equal(p->kernels.n, 1);
         for (int s = 0; s < p->schedules.n; s++) schedule_print(p->schedules.at[s].s, &steps);
         if (!strstr(steps.s, layer ? "online_softmax" : "skip_masked matrix")) fail_msg("%s", steps.s);
     }
-    arena_fini(&a);
 }
 
 /* So many layers in one launch that its nests share loop variables. */
