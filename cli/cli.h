@@ -167,6 +167,8 @@ value value_of(cli *c, const tn_ir_value *v); /* of that type; ends the program 
 void value_free(value *v);
 /* "2x3xf32:1,2,3,4,5,6", "2x3xf32:0.5" (repeated), "f32:1" (rank 0) or "@file.npy". */
 value value_parse(cli *c, const char *name, const char *text);
+/* Of "NAME=SPEC", as --input takes it: the name, which is freed, and where the spec begins. */
+char *value_split(cli *c, const char *text, const char **out_spec);
 /* Floats normal(0, 1), integers 0 .. below - 1, bool even odds. */
 void value_random(value *v, uint64_t *seed, int64_t below);
 enum { FEW_NUMBERS = 10 /* below this where nothing else is known */ };

@@ -448,11 +448,10 @@ static void read_dims(cli *c, tn_onnx_dim *dims, tn_onnx_range *ranges, int cap,
 static int read_values(cli *c, value *data, tn_onnx_value *out, int cap) {
     int at = 0, n = 0;
     for (const char *text; (text = cli_next(c, "input", &at)); n++) {
-        const char *eq = strchr(text, '=');
-        if (!eq) cli_usage(c, "--input %s: expected NAME=2x3xf32:1,2,... or NAME=@file.npy", text);
+        const char *spec;
         if (n == cap) cli_usage(c, "more than %d --input", cap);
-        char *name = cli_format("%.*s", (int)(eq - text), text);
-        data[n] = value_parse(c, name, eq + 1);
+        char *name = value_split(c, text, &spec);
+        data[n] = value_parse(c, name, spec);
         out[n] = (tn_onnx_value){ name, data[n].dtype, data[n].shape, data[n].data };
     }
     return n;

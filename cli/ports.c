@@ -89,16 +89,15 @@ static bool is_constant(const cli *c, const char *name) {
 
 /* --input NAME=SPEC into the slot it names; -1: it is in the graph. */
 static int fill_given(cli *c, const ports *io, const char *text) {
-    const char *eq = strchr(text, '=');
-    if (!eq) cli_usage(c, "--input %s: expected NAME=2x3xf32:1,2,... or NAME=@file.npy", text);
-    char *name = cli_format("%.*s", (int)(eq - text), text);
+    const char *spec;
+    char *name = value_split(c, text, &spec);
     int k = ports_find(io, name);
     if (k < 0 && is_constant(c, name)) {
         free(name);
         return -1;
     }
     if (k < 0 || io->kind[k] != 'i') cli_usage(c, "--input %s: the graph has no such input", name);
-    value v = value_parse(c, name, eq + 1);
+    value v = value_parse(c, name, spec);
     char *given = shape_text(v.dtype, v.shape), *want = shape_text(io->value[k].dtype, io->value[k].shape);
     if (strcmp(given, want)) cli_usage(c, "--input %s: %s given, the graph wants %s", name, given, want);
     memcpy(io->value[k].data, v.data, v.bytes);

@@ -54,10 +54,9 @@ typedef struct given_input {
     tn_shape shape;
 } given_input;
 static given_input next_input(cli *c, const char *text) {
-    const char *eq = strchr(text, '=');
-    if (!eq) cli_usage(c, "--input %s: expected NAME=2x3xf32:1,2,... or NAME=@file.npy", text);
-    given_input x = { .name = cli_format("%.*s", (int)(eq - text), text) };
-    value v = value_parse(c, x.name, eq + 1);
+    const char *spec;
+    given_input x = { .name = value_split(c, text, &spec) };
+    value v = value_parse(c, x.name, spec);
     x.dtype = v.dtype, x.shape = v.shape;
     value_free(&v);
     return x;

@@ -15,10 +15,9 @@ static void give(dim_sizes *s, const char *name, int64_t size) {
 
 /* Axes that are a dim by itself, of an input whose shape is given. */
 static void by_input(cli *c, const tn_graph *g, dim_sizes *s, const char *text) {
-    const char *eq = strchr(text, '=');
-    if (!eq) cli_usage(c, "--input %s: expected NAME=2x3xf32:1,2,... or NAME=@file.npy", text);
-    char *name = cli_format("%.*s", (int)(eq - text), text);
-    value x = value_parse(c, name, eq + 1);
+    const char *spec;
+    char *name = value_split(c, text, &spec);
+    value x = value_parse(c, name, spec);
     for (int i = 0; i < tn_ir_n_values(g); i++) {
         tn_ir_value v;
         tn_ir_dim d;

@@ -165,6 +165,13 @@ static value value_load(cli *c, const char *name, const char *path) {
     return copy;
 }
 
+char *value_split(cli *c, const char *text, const char **out_spec) {
+    const char *eq = strchr(text, '=');
+    if (!eq) cli_usage(c, "--input %s: expected NAME=2x3xf32:1,2,... or NAME=@file.npy", text);
+    *out_spec = eq + 1;
+    return cli_format("%.*s", (int)(eq - text), text);
+}
+
 value value_parse(cli *c, const char *name, const char *text) {
     if (text[0] == '@') return value_load(c, name, text + 1);
     tn_shape shape = { 0 };
