@@ -38,13 +38,17 @@ static tn_tensor sizes_tensor(onnx_call *c, const onnx_val *v) {
     return tn_cast(tn_reshape(tn_concat(xs, (int)v->n, 0), v->shape), onnx_elem_dtype(v->elem));
 }
 
+/* A tensor of a body that has been built is none outside of it: what is known is made again. */
+static bool is_within(const onnx_body *at, const onnx_body *made) {
+    while (at && at != made) at = at->outer;
+    return at == made;
+}
 tn_tensor onnx_val_tensor(onnx_call *c, onnx_val *v) {
     if (v->kind != TN_ONNX_TENSOR) onnx_refuse(c, "a sequence or an optional where a tensor belongs");
     if (onnx_elem_dtype(v->elem) == TN_N_DTYPES) onnx_refuse(c, "a tensor of %s", onnx_elem_name(v->elem));
-    if (c->g == c->im->g && v->t.id) return v->t;
-    if (v->sizes) return v->t = sizes_tensor(c, v);
-    tn_tensor t = tn_const(c->g, onnx_elem_dtype(v->elem), v->shape, v->data);
-    if (c->g == c->im->g) v->t = t;
+    if (c->g == c->im->g && v->t.id && is_within(c->im->body, v->made)) return v->t;
+    tn_tensor t = v->sizes ? sizes_tensor(c, v) : tn_const(c->g, onnx_elem_dtype(v->elem), v->shape, v->data);
+    if (v->sizes || c->g == c->im->g) v->t = t, v->made = c->im->body;
     return t;
 }
 tn_tensor onnx_t(onnx_call *c, int i) { return onnx_val_tensor(c, onnx_in(c, i)); }
@@ -197,7 +201,7 @@ onnx_val *onnx_val_of(onnx_call *c, tn_tensor t, int elem) {
     onnx_val *v = onnx_val_new(c->im, TN_ONNX_TENSOR, elem);
     v->shape = s;
     v->n = onnx_count_of(s);
-    v->t = t;
+    v->t = t, v->made = c->im->body;
     v->deps = deps_of(c);
     return v;
 }

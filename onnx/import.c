@@ -244,6 +244,18 @@ static void return_to(onnx_import *im, const onnx_import *before) {
     im->opsets = before->opsets, im->n_opsets = before->n_opsets;
 }
 
+tn_status onnx_attempt(onnx_call *c, void (*body)(void *arg), void *arg) {
+    onnx_import *im = c->im;
+    const onnx_import before = *im;
+    tn_status s = onnx_try(im->env, body, arg);
+    if (s && (s != TN_ERR_UNSUPPORTED || tn_graph_status(im->g))) onnx_again(im->env, s);
+    if (!s) return s;
+    return_to(im, &before);
+    im->last = before.last, im->n_noted = before.n_noted;
+    *im->last = NULL;
+    return s;
+}
+
 static void import_node(onnx_import *im, const onnx_node *node) {
     if (++im->done > TN_ONNX_MAX_NODES)
         onnx_fail(im->env, TN_ERR_UNSUPPORTED, "%s: more than %d nodes", im->env->file, TN_ONNX_MAX_NODES);

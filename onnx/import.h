@@ -28,6 +28,10 @@ typedef struct onnx_zero {
     int value;      /* of the first operand, also where it is padded */
     tn_tensor less; /* i32, one for each result of a row: to be subtracted from the sums; or no tensor */
 } onnx_zero;
+typedef struct onnx_body onnx_body;
+struct onnx_body { /* of a loop of the graph, while it is built */
+    const onnx_body *outer;
+};
 typedef struct onnx_val onnx_val;
 struct onnx_val {
     tn_onnx_kind kind;
@@ -42,6 +46,7 @@ struct onnx_val {
     onnx_val **items;     /* of a sequence, or the value of an optional */
     int n_items;
     const onnx_steps *steps; /* of 8 bits; NULL: the value is not of that kind */
+    const onnx_body *made;   /* the body of a loop that t belongs to; NULL: the graph itself */
 };
 
 typedef struct onnx_scope onnx_scope;
@@ -61,10 +66,11 @@ typedef struct onnx_import {
     const char *path;          /* of the subgraph, for messages: "loop/" */
     onnx_noted *noted, **last;
     int n_noted;
-    uint64_t needs;     /* inputs whose values sizes depend on */
-    uint64_t constants; /* inputs that are constants */
-    bool *seen;         /* of each range: an input has such a dim */
-    bool stopped;       /* the graph itself has an error */
+    uint64_t needs;        /* inputs whose values sizes depend on */
+    uint64_t constants;    /* inputs that are constants */
+    bool *seen;            /* of each range: an input has such a dim */
+    bool stopped;          /* the graph itself has an error */
+    const onnx_body *body; /* whose nodes are imported; NULL: the graph's own, or turns that are written out */
 } onnx_import;
 
 typedef struct onnx_call {
@@ -210,5 +216,12 @@ tn_tensor onnx_accurate(tn_tensor x); /* halves as f32, for what takes several r
 void onnx_inline(onnx_call *c, const onnx_attr *body, onnx_val **in, int n_in, onnx_val **out, int n_out);
 int onnx_body_outputs(onnx_call *c, const onnx_attr *body);
 void onnx_call_function(onnx_call *c, const onnx_function *fn);
+/* body(arg); where that refuses what there is another way for, the refusal is forgotten and its status returned. */
+tn_status onnx_attempt(onnx_call *c, void (*body)(void *arg), void *arg);
+bool onnx_known_bool(onnx_call *c, onnx_val *v, const char *what);
+onnx_val *onnx_bool(onnx_call *c, bool v);
+bool onnx_alike(const onnx_val *a, const onnx_val *b);                /* tensors of one type and shape */
+onnx_val *onnx_stacked(onnx_call *c, onnx_val **at, int n, int axis); /* along a new axis */
+onnx_val *onnx_part(onnx_call *c, onnx_val *v, int axis, int64_t i);  /* element i of an axis, without it */
 
 #endif

@@ -16,6 +16,13 @@ typedef struct array {
     bool weight, known; /* an initializer; an input that is a constant of the graph */
 } array;
 
+/* A body of a loop, by its name in the list of the test, which ends with no name: "body:g=name". */
+typedef struct subgraph {
+    const char *name, *in, *out, *nodes[8];
+} subgraph;
+static const subgraph *subgraphs;
+static inline void put_subgraph(bytes *attr, const char *name);
+
 static inline void put_attr_text(bytes *node, char *text) {
     bytes a = { .n = 0 };
     char *name = strtok(text, ":"), *kind = strtok(NULL, "="), *value = strtok(NULL, "");
@@ -48,6 +55,9 @@ static inline void put_attr_text(bytes *node, char *text) {
         }
         put_int(&a, 20, 6);
         break;
+    case 'g':
+        put_subgraph(&a, value), put_int(&a, 20, 5);
+        break;
     default:
         while ((item = strtok_r(rest, ",", &rest))) put_text(&a, 9, item);
         put_int(&a, 20, 8);
@@ -75,6 +85,21 @@ static inline void put_node_text(bytes *graph, const char *text) {
     }
     for (int i = 1; i < n_parts; i++) put_attr_text(&n, parts[i]);
     put_message(graph, 1, &n);
+}
+
+static inline void put_subgraph(bytes *attr, const char *name) {
+    bytes *g = calloc(1, sizeof *g);
+    const subgraph *s = subgraphs;
+    char words[256], *rest = words, *word;
+    while (s->name && strcmp(s->name, name)) s++;
+    assert_non_null(s->name), assert_non_null(g);
+    for (int k = 0; k < 8 && s->nodes[k]; k++) put_node_text(g, s->nodes[k]);
+    for (int k = 0; k < 2; k++) {
+        snprintf(words, sizeof words, "%s", k ? s->out : s->in), rest = words;
+        while ((word = strtok_r(rest, " ", &rest))) put_port(g, k ? 12 : 11, word, F32, NULL, 0);
+    }
+    put_message(attr, 6, g);
+    free(g);
 }
 
 /* A model whose output is y, of that type and any shape. */
