@@ -63,8 +63,8 @@ static int export_model(cli *c) {
     e.train = cli_flag(c, "train"), e.freestanding = cli_flag(c, "freestanding");
     tn_graph *g = model_open(c, c->args[0], (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX));
     if (state) cli_need(c, tn_io_load_graph(c->ctx, g, state));
-    bool fits = !e.train && (!e.target || !strcmp(e.target, "c")); /* sizes that a call gives */
-    tn_graph *at = fits ? model_given(c, g) : model_sized(c, g);
+    bool gpu = e.target && (!strcmp(e.target, "cuda") || !strcmp(e.target, "opencl")); /* others take sizes in a call */
+    tn_graph *at = gpu ? model_sized(c, g) : model_given(c, g);
     cli_need(c, tn_compile(at, &o, &p));
     cli_need(c, tn_program_export(p, &e, &x));
     save(c, x, code, header, weights);

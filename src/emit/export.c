@@ -51,17 +51,18 @@ static void name_params(exporter *x) {
 /* ---- sizes that a call gives ---- */
 
 static const ext_row *dim_row(const exporter *x, int d) { return exts_row(x->p->params, exts_dim(x->p->params, d)); }
-static const char *dim_name(const exporter *x, int d) {
+const char *export_dim_name(const exporter *x, int d) {
     const char *name = dim_row(x, d)->name;
     return strlen(name) > MAX_NAME ? arena_printf(x->a, "dim_%d", d) : identifier(x->a, "dim_", name);
 }
 
 /* Where a call gives sizes, what follows from them is computed as kernels do: rows of the table as e0, e1, .. */
 static void print_rows(exporter *x, str *out) {
+    if (!x->n_dims) return;
     const kernel all = { .params = x->p->params };
     clike e = clike_make(&clike_c, out);
     e.k = &all;
-    if (x->n_dims) str_add(out, "    const int64_t *const dims = io->dims;\n");
+    str_add(out, "    const int64_t *const dims = io->dims;\n");
     clike_params(&e);
 }
 static void print_ext(ext e, str *out) {
@@ -144,7 +145,7 @@ static work steps_work(const plan *p, int i, int end) {
 
 void export_print_prototype(exporter *x, str *out) {
     say(x, out, "%s @_run(struct @_ctx *ctx", x->f->gpu || x->n_dims ? "int" : "void");
-    for (int d = 0; d < x->n_dims; d++) str_addf(out, ", int64_t %s", dim_name(x, d));
+    for (int d = 0; d < x->n_dims; d++) str_addf(out, ", int64_t %s", export_dim_name(x, d));
     for (int i = 0; i < x->p->io.n; i++) {
         const pio *io = &x->p->io.at[i];
         say(x, out, ", %s%s *%s", io->is_output ? "" : "const ", clike_memory_type((tn_dtype)io->dtype), x->param[i]);
@@ -201,7 +202,7 @@ void export_print_arrays(exporter *x, str *out) {
     if (x->p->io.n) str_add(out, " *\n");
     for (int d = 0; d < x->n_dims; d++) {
         const ext_row *r = dim_row(x, d);
-        str_addf(out, " * %s is %lld to %lld%s", dim_name(x, d), (long long)r->lo, (long long)r->hi,
+        str_addf(out, " * %s is %lld to %lld%s", export_dim_name(x, d), (long long)r->lo, (long long)r->hi,
                  r->divisor > 1 ? "" : "\n");
         if (r->divisor > 1) str_addf(out, ", a multiple of %lld\n", (long long)r->divisor);
     }
@@ -266,7 +267,8 @@ void export_print_ring(exporter *x, str *out) {
 
 static void print_loop_interface(exporter *x, str *out) {
     export_print_ring(x, out);
-    say(x, out, "void @_run_n(struct @_ctx *ctx, size_t steps, const struct @_io *io, const struct @_ring *ring);\n");
+    say(x, out, "%s @_run_n(struct @_ctx *ctx, size_t steps, const struct @_io *io, const struct @_ring *ring);\n",
+        x->n_dims ? "int" : "void");
     say(x, out,
         "/* All states through a function of the host's, which returns 0 when it has taken or given all n bytes. Nothing is "
         "known of\n"
@@ -562,16 +564,21 @@ static void find_ends(exporter *x, int i, int end) {
     }
 }
 
+/* io: "io." or "io->". */
+static void print_size_check(exporter *x, const char *io, str *out) {
+    for (int d = 0; d < x->n_dims; d++) {
+        const ext_row *r = dim_row(x, d);
+        say(x, out, "    if (%sdims[%d] < %lld || %sdims[%d] > %lld || %sdims[%d] %% %lld) return ^_WRONG_SIZE;\n", io, d,
+            (long long)r->lo, io, d, (long long)r->hi, io, d, (long long)r->divisor);
+    }
+}
+
 void export_print_gather(exporter *x, str *out) {
     say(x, out, " {\n    struct @_io io;\n");
     for (int i = 0; i < x->p->io.n; i++) str_addf(out, "    io.%s = %s;\n", x->param[i], x->param[i]);
     if (!x->p->io.n && !x->n_dims) str_add(out, "    io.none = 0;\n");
-    for (int d = 0; d < x->n_dims; d++) {
-        const ext_row *r = dim_row(x, d);
-        const char *name = dim_name(x, d);
-        say(x, out, "    if (%s < %lld || %s > %lld || %s %% %lld) return ^_WRONG_SIZE;\n    io.dims[%d] = %s;\n", name,
-            (long long)r->lo, name, (long long)r->hi, name, (long long)r->divisor, d, name);
-    }
+    for (int d = 0; d < x->n_dims; d++) str_addf(out, "    io.dims[%d] = %s;\n", d, export_dim_name(x, d));
+    print_size_check(x, "io.", out);
 }
 
 static void print_run_function(exporter *x, str *out) {
@@ -597,9 +604,12 @@ void export_print_run(exporter *x, str *out) {
 
 /* Arrays of the next step. */
 void export_print_move(exporter *x, str *out) {
-    for (int i = 0; i < x->p->io.n; i++)
-        str_addf(out, "        if (ring && ring->%s) at.%s += step %% ring->%s * %lldu;\n", x->param[i], x->param[i],
-                 x->param[i], (long long)io_elems(x, i));
+    for (int i = 0; i < x->p->io.n; i++) {
+        str_addf(out, "        if (ring && ring->%s) at.%s += step %% ring->%s * (size_t)", x->param[i], x->param[i],
+                 x->param[i]);
+        print_ext(plan_elems(x->p, x->p->io.at[i].buf), out);
+        str_add(out, ";\n");
+    }
     if (!x->p->io.n) str_add(out, "        (void)ring;\n");
 }
 
@@ -617,11 +627,13 @@ uint64_t export_layout(const exporter *x) {
 }
 
 void export_print_loop(exporter *x, str *out) {
-    say(x, out,
-        "void @_run_n(struct @_ctx *ctx, size_t steps, const struct @_io *io, const struct @_ring *ring) {\n"
-        "    for (size_t step = 0; step < steps; step++) {\n        struct @_io at = *io;\n");
+    say(x, out, "%s @_run_n(struct @_ctx *ctx, size_t steps, const struct @_io *io, const struct @_ring *ring) {\n",
+        x->n_dims ? "int" : "void");
+    print_rows(x, out);
+    print_size_check(x, "io->", out);
+    say(x, out, "    for (size_t step = 0; step < steps; step++) {\n        struct @_io at = *io;\n");
     export_print_move(x, out);
-    str_add(out, "        run_step(ctx, &at);\n    }\n}\n");
+    say(x, out, "        run_step(ctx, &at);\n    }\n%s}\n", x->n_dims ? "    return ^_OK;\n" : "");
     say(x, out, "static const uint64_t saved_head[2] = { 0x%llxu, ^_STATE_BYTES };\n", (unsigned long long)export_layout(x));
     str_addf(out, "enum { STATES = %d };\n", x->n_states);
     say(x, out, "%s",
@@ -646,6 +658,17 @@ static void unsupported(const exporter *x, const char *what) {
                what);
 }
 
+/* Arrays that stay where they are, and behind that what follows from sizes: read where there are such, or windows. */
+static void print_object_ring(exporter *x, str *out) {
+    const plan *p = x->p;
+    int at = x->n_dims ? (int)(plan_rows_at(p->io.n, p->params) / 8) : 2 * p->io.n, n_rows = x->n_dims ? p->params->at.n : 0;
+    if (!x->n_dims && !p->n_windows) return;
+    print_rows(x, out);
+    str_addf(out, "    int64_t ring[%d];\n    slot[%d] = (char *)ring;\n", at + n_rows + 1, SLOT_RING);
+    str_addf(out, "    for (int i = 0; i < %d; i++) ring[i] = i >= %d;\n", 2 * p->io.n, p->io.n);
+    for (int i = 0; i < n_rows; i++) str_addf(out, "    ring[%d] = e%d;\n", at + i, i);
+}
+
 /* The base pointers of a run, as plan.h has them. */
 static void print_object_run(exporter *x, str *out) {
     const plan *p = x->p;
@@ -663,6 +686,7 @@ static void print_object_run(exporter *x, str *out) {
     str_addf(out, "    slot[%d] = (char *)(uintptr_t)ctx->weights;\n    slot[%d] = (char *)ctx->arena + %lld;\n    (void)io;\n",
              SLOT_CONST, SLOT_SCRATCH, (long long)x->temp_bytes);
     for (int i = 0; i < p->io.n; i++) str_addf(out, "    slot[%d] = (char *)(uintptr_t)io->%s;\n", SLOT_IO + i, x->param[i]);
+    print_object_ring(x, out);
     say(x, out, "    @_code(slot, &alone, 1);\n}\n");
     print_run_function(x, out);
 }
@@ -672,7 +696,6 @@ void export_object(exporter *x, export_files *out) {
     x86_level level;
     const char *reason;
     size_t entry = 0;
-    if (plan_has_control(x->p)) unsupported(x, "loops and branches");
     if (x->threads > 1) unsupported(x, "threads of the host");
     if (!emit_x86_level(x->f->isa, &level)) unsupported(x, x->f->isa);
     if (!emit_x86(x->p, level, x->a, &code, NULL, &reason)) unsupported(x, reason);
@@ -705,13 +728,11 @@ void export_begin(exporter *x, const plan *p, export_form *form) {
         .a = p->a, .p = p, .f = form, .upper = upper(p->a, form->name), .threads = p->threads > 1 ? p->threads : 1
     };
     x->n_dims = p->params ? p->params->n_dims : 0;
-    if (x->n_dims && (form->isa || form->gpu || form->wasm || form->loop)) {
+    if (x->n_dims && form->gpu) {
         const ext_row *r = dim_row(x, 0);
-        guard_fail(
-            p->a->gd, TN_ERR_UNSUPPORTED,
-            "only plain C has sizes that a call gives, without a loop of steps: dim %s is %lld to %lld; give it with --dim "
-            "%s=SIZE, in C with tn_ir_at",
-            r->name, (long long)r->lo, (long long)r->hi, r->name);
+        guard_fail(p->a->gd, TN_ERR_UNSUPPORTED,
+                   "kernels of a GPU are for one size: dim %s is %lld to %lld; give it with --dim %s=SIZE, in C with tn_ir_at",
+                   r->name, (long long)r->lo, (long long)r->hi, r->name);
     }
     name_params(x);
     x->region_end = ARENA_ARRAY(p->a, int, p->steps.n + 1);

@@ -61,9 +61,10 @@ static inline int64_t io_elems(const exporter *x, int i) {
     return ext_hi(x->p->params, x->p->bufs.at[x->p->io.at[i].buf].elems);
 }
 
-void export_gpu(exporter *x, export_files *out); /* export_gpu.c */
-void export_wasm_head(exporter *x, str *out);    /* export_wasm.c: instead of the comment at the head of the C form .. */
-void export_wasm(exporter *x, str *out);         /* .. and what comes behind its functions */
+void export_gpu(exporter *x, export_files *out);       /* export_gpu.c */
+const char *export_dim_name(const exporter *x, int d); /* of what a call gives */
+void export_wasm_head(exporter *x, str *out);          /* export_wasm.c: instead of the comment at the head of the C form .. */
+void export_wasm(exporter *x, str *out);               /* .. and what comes behind its functions */
 
 /* export_data.c. Fills in all that is known of memory. */
 void export_place_data(exporter *x);

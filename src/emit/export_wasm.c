@@ -33,7 +33,11 @@ void export_wasm_head(exporter *x, str *out) {
             str_addf(out, " *     new %s(net.memory.buffer, net.%s(), %lld)%s;\n", array_type((tn_dtype)io->dtype), x->param[i],
                      (long long)io_elems(x, i), outputs ? "" : ".set(values)");
         }
-        if (!outputs) str_add(out, " *     net.run();\n");
+        if (outputs) continue;
+        str_add(out, " *     net.run(");
+        for (int d = 0; d < x->n_dims; d++) str_addf(out, "%s%s", d ? ", " : "", export_dim_name(x, d));
+        str_add(out,
+                x->n_dims ? "); // 0, or a size is wrong; arrays are as long as these say, at most as long as here\n" : ");\n");
     }
     str_add(out, " *\n * All arrays stay where they are; a C program may use this file, too, as its header says.\n *\n");
     export_print_arrays(x, out);
@@ -55,7 +59,10 @@ void export_wasm(exporter *x, str *out) {
         str_addf(out, "static %s page_%s[%lld];\n", clike_memory_type((tn_dtype)x->p->io.at[i].dtype), x->param[i], n ? n : 1);
         say(x, out, "PAGE(\"%s\") void *@_page_%s(void) { return page_%s; }\n", x->param[i], x->param[i], x->param[i]);
     }
-    say(x, out, "PAGE(\"run\") void @_page_run(void) { @_run(&page");
+    say(x, out, "PAGE(\"run\") %s @_page_run(", x->n_dims ? "int" : "void");
+    for (int d = 0; d < x->n_dims; d++) str_addf(out, "%sint %s", d ? ", " : "", export_dim_name(x, d));
+    say(x, out, "%s) { %s@_run(&page", x->n_dims ? "" : "void", x->n_dims ? "return " : "");
+    for (int d = 0; d < x->n_dims; d++) str_addf(out, ", %s", export_dim_name(x, d));
     for (int i = 0; i < x->p->io.n; i++) str_addf(out, ", page_%s", x->param[i]);
     str_add(out, "); }\n#endif\n");
 }

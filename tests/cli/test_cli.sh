@@ -423,7 +423,7 @@ EOF
 "$tenon" run dims.tn --dim batch=3 2>&1 | grep -q 'dim batch is 3: expected 2 to 8, a multiple of 2' || fail "run --dim batch=3"
 "$tenon" run dims.tn 2>&1 | grep -q 'dim batch is 2 to 8' || fail "run without --dim"
 "$tenon" explain dims.tn | grep -q 'sizes given at run time: batch 2..8 by 2' || fail "explain with dims"
-"$tenon" export dims.tn -o dims.c --target object 2>&1 | grep -q 'dim batch is 2 to 8; give it with --dim batch=SIZE' || fail "export of an object with dims"
+"$tenon" export dims.tn -o dims.c --target cuda 2>&1 | grep -q 'dim batch is 2 to 8; give it with --dim batch=SIZE' || fail "export for a GPU with dims"
 "$tenon" emit dims.tn | grep -q 'dims_run(struct dims_ctx \*ctx, int64_t dim_batch, ' || fail "emit with dims"
 "$tenon" export dims.tn -o dims.c --dim batch=4 --quiet || fail "export --dim batch=4"
 "$tenon" emit dims.tn --dim batch=4 | grep -q 'x\[12\]' || fail "emit --dim batch=4: $("$tenon" emit dims.tn --dim batch=4 | head -50)"

@@ -60,6 +60,34 @@ JS
     cmp -s want got || fail "with weights apart: $(paste want got)"
     runs=$((runs + 1))
 fi
+# Sizes that a call gives.
+if command -v node >/dev/null; then
+    cat >open.tn <<'T'
+graph @open<n 1..6, m 2..12 by 2>(x f32[n,m,5]) {
+  %1 = iota axis=1 f32[n,m,5]
+  %2 = mul %1, x
+  %3 = sum %2 axes=[2] f32[n,m,1]
+  return %3 as "y"
+}
+T
+    "$tenon" export open.tn -o open.c --name open --target=wasm --quiet || fail "export --target=wasm of open sizes"
+    flags=$(sed -n 's/^ \* *clang \(.*\) open.c -o open.wasm$/\1/p' open.c)
+    clang $flags -Wall -Wextra -Werror -std=c99 open.c -o open.wasm || fail "clang $flags"
+    cat >open.js <<'JS'
+const fs = require('fs');
+WebAssembly.instantiate(fs.readFileSync('open.wasm')).then(({ instance: { exports: net } }) => {
+    if (net.init() || !net.run(7, 2) || !net.run(1, 3)) { console.log('wrong sizes'); process.exit(1); }
+    new Float32Array(net.memory.buffer, net.in_x(), 360).fill(0.25);
+    const y = new Float32Array(net.memory.buffer, net.out_y(), 72);
+    for (const [n, m] of [[3, 8], [6, 12], [1, 2]]) {
+        y.fill(-7);
+        if (net.run(n, m) || y.some((v, i) => v !== (i < n * m ? 1.25 * (i % m) : -7))) { console.log(n, m, y); process.exit(1); }
+    }
+});
+JS
+    node open.js >got || fail "node: $(cat got)"
+    runs=$((runs + 1))
+fi
 for bad in "--cpu=avx2:neon (its vectors) or scalar" "--threads=2:a page has one"; do
     "$tenon" export @digits:1 -o bad.c --target=wasm "${bad%%:*}" 2>err && fail "${bad%%:*} was taken"
     grep -q -- "${bad#*:}" err || fail "${bad%%:*}: $(cat err)"

@@ -453,7 +453,7 @@ bool emit_x86(const plan *p, x86_level level, arena *a, machine_code *out, str *
     for (int i = 0; i < p->kernels.n; i++)
         if (p->kernels.at[i].code == i && !put_kernel(&im, &f, i, out_why)) return false;
     out->scratch = plan_room(im.s_frame + im.most);
-    if (plan_is_one_function(p)) put_main(&im);
+    if (plan_is_one_function(p) || p->threads <= 1) put_main(&im);
     for (int i = 0; i < p->kernels.n; i++) put_entry(&im, i);
     im.s.n_cells = im.imports.names.n;
     size_t cells = x86_finish(&im.s, &out->n_text);
