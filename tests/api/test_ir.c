@@ -257,6 +257,50 @@ static void results_of_loops_are_compared(void **state) {
     tn_ctx_free(ctx);
 }
 
+/* The same in f64, in which the reference computes, too: products that are rounded once with their sums are right. */
+static void loops_of_doubles_are_compared(void **state) {
+    (void)state;
+    static const char text[] =
+        "graph @g(x f64[40], h f64[], n i64[]) {\n"
+        "  region @b(%c f64[], %i f64[], %xt f64[]) {\n    %1 = mul %c, %xt\n    %2 = add %1, 1.0\n    %3 = sqrt %2\n"
+        "    %j = add %i, 1.0\n    return %3, %j\n  }\n"
+        "  %4 = scan n, h, h, x body=@b carry=2 steps=1 length=40 f64[]\n  %5 = proj %4 index=1 f64[]\n"
+        "  return %4 as \"last\", %5 as \"count\"\n}\n";
+    tn_ctx *ctx = test_ctx();
+    tn_graph *g = tn_graph_parse(ctx, text, sizeof text - 1, "g.tn");
+    assert_non_null(g);
+    tn_tensor out[2], none;
+    for (int i = 0; i < 2; i++) {
+        const char *name;
+        assert_int_equal(tn_ir_get_output(g, i, &name, &out[i], &none), TN_OK);
+    }
+    uint64_t seed = 0x5eed;
+    int others = 0;
+    for (int trial = 0; trial < 100; trial++) {
+        double x[40], h = (double)(next(&seed) % 1000), apart = h, fused = h;
+        int64_t steps = 40;
+        const void *operands[] = { &steps, &h, &h, x };
+        tn_ir_difference d;
+        for (int i = 0; i < 40; i++) {
+            x[i] = (double)(next(&seed) % 1000) / 30;
+            volatile double product = apart * x[i];
+            apart = sqrt(product + 1), fused = sqrt(fma(fused, x[i], 1));
+        }
+        others += apart != fused;
+        assert_int_equal(tn_ir_compare(g, out[0], operands, &fused, &d), TN_OK);
+        assert_true(d.ok && d.bound < 1e-12);
+        fused *= 1 + 1e-11;
+        assert_int_equal(tn_ir_compare(g, out[0], operands, &fused, &d), TN_OK);
+        assert_true(!d.ok);
+        double count = h + 40;
+        assert_int_equal(tn_ir_compare(g, out[1], operands, &count, &d), TN_OK);
+        assert_true(d.ok && d.bound == 0);
+    }
+    assert_true(others > 0);
+    tn_graph_free(g);
+    tn_ctx_free(ctx);
+}
+
 static void elements_load_and_store(void **state) {
     (void)state;
     double values[] = { 0, 1, -2.5, 100 };
@@ -322,6 +366,7 @@ int main(void) {
         cmocka_unit_test(contractions_are_compared_by_their_bound),
         cmocka_unit_test(elementwise_and_exact_ops_are_compared),
         cmocka_unit_test(results_of_loops_are_compared),
+        cmocka_unit_test(loops_of_doubles_are_compared),
         cmocka_unit_test(elements_load_and_store),
         cmocka_unit_test(graphs_at_sizes),
     };
