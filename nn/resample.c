@@ -1,8 +1,8 @@
 /* resample.c - images of other sizes: weighted sums of elements along an axis, interpolation, adaptive pools.
  *
- * In: an image and sizes that are numbers. Out: for each axis a few gathers whose places and weights are constants. A place
- * that a position does not need has weight 0 and is one that it does need, so that nothing else comes in. Memory of places and
- * weights is the context's while they are made. */
+ * In: an image and sizes. Out: for each axis a few gathers whose places and weights are constants; where a run gives a size,
+ * they are calculated in each run, by the same arithmetic. A place that a position does not need has weight 0 and is one that
+ * it does need, so that nothing else comes in. Memory of places and weights is the context's while they are made. */
 #include "nn.h"
 
 #include <math.h>
@@ -123,15 +123,61 @@ static tn_tensor resize_axis(tn_tensor x, int axis, int64_t out, const tn_nn_int
     return y;
 }
 
-/* [N,..image..,C] with numbers as sizes; out: one for each axis of the image, a 0 repeats the one before. */
+/* ---- sizes that a run gives ---- */
+
+/* `place` of every position, f64[out]. */
+static tn_tensor places(const resize *r, tn_graph *g) {
+    tn_tensor i = tn_iota(g, TN_F64, TN_DIMS(r->out), 0), in = nn_size_like(i, r->in), out = nn_size_like(i, r->out);
+    if (r->o.align_corners) {
+        tn_tensor last = tn_add_scalar(out, -1), x = tn_div(tn_mul(i, tn_add_scalar(in, -1)), last);
+        return tn_select(tn_gt(last, nn_scalar(i, 0)), x, nn_scalar(i, 0));
+    }
+    if (r->o.mode == TN_NN_NEAREST) return tn_mul(i, tn_div(in, out));
+    tn_tensor x = tn_mul(tn_add_scalar(i, 0.5), tn_div(in, out));
+    return r->o.mode == TN_NN_NEAREST_EXACT ? x : tn_add_scalar(x, -0.5);
+}
+static tn_tensor part_of_filter(const resize *r, tn_tensor d) {
+    const double a = -0.75;
+    d = tn_abs(d);
+    tn_tensor one = nn_scalar(d, 1), zero = nn_scalar(d, 0);
+    if (r->o.mode == TN_NN_LINEAR) return tn_max(tn_sub(one, d), zero);
+    tn_tensor inner = tn_mul(tn_add_scalar(tn_mul_scalar(d, a + 2), -(a + 3)), tn_mul(d, d));
+    tn_tensor outer = tn_mul(tn_add_scalar(tn_mul(tn_add_scalar(tn_mul_scalar(d, a), -5 * a), d), 8 * a), d);
+    outer = tn_select(tn_lt(d, nn_scalar(d, 2)), tn_add_scalar(outer, -4 * a), zero);
+    return tn_select(tn_le(d, one), tn_add_scalar(inner, 1), outer);
+}
+static tn_tensor resize_open_axis(tn_tensor x, int axis, int64_t out, const tn_nn_interpolate_opts *o) {
+    resize r = { *o, tn_tensor_shape(x).dim[axis], out, 0, 1 };
+    tn_tensor at = places(&r, x.graph), y = { x.graph, 0 };
+    if (o->mode == TN_NN_NEAREST || o->mode == TN_NN_NEAREST_EXACT)
+        return tn_gather(x, tn_cast(tn_floor(o->align_corners ? tn_add_scalar(at, 0.5) : at), TN_I64), axis);
+    tn_dtype t = tn_tensor_dtype(x), inside = t == TN_F16 || t == TN_BF16 ? TN_F32 : t;
+    tn_shape along = { .rank = tn_tensor_shape(x).rank };
+    for (int i = 0; i < along.rank; i++) along.dim[i] = i == axis ? out : 1;
+    int n_taps = o->mode == TN_NN_CUBIC ? 4 : 2;
+    tn_tensor first = tn_ceil(tn_add_scalar(at, -n_taps / 2)), wide = tn_cast(x, inside);
+    for (int k = 0; k < n_taps; k++) { /* a gather takes the last element for places behind the border */
+        tn_tensor from = tn_add_scalar(first, k), weight = part_of_filter(&r, tn_sub(from, at));
+        tn_tensor part = tn_mul(tn_gather(wide, tn_cast(from, TN_I64), axis), tn_cast(tn_reshape(weight, along), inside));
+        y = k ? tn_add(y, part) : part;
+    }
+    return tn_cast(y, t);
+}
+
+/* [N,..image..,C]; out: one size for each axis of the image, a 0 repeats the one before. */
 static bool check_image(tn_tensor x, const char *fn, const int64_t *given, int64_t out[3]) {
     tn_shape s;
     if (!nn_check(x, fn, 3, &s)) return false;
     for (int i = 0; i < 3; i++) out[i] = given[i] || !i ? given[i] : out[i - 1];
     for (int i = 0; i < s.rank - 2; i++) {
-        if (s.rank <= 5 && s.dim[i + 1] >= 1 && out[i] >= 1 && out[i] <= 1 << 20) continue;
-        nn_fail(x.graph, TN_ERR_SHAPE, "%s: rank %d, image axis %d of size %lld to %lld", fn, s.rank, i,
-                (long long)s.dim[i + 1], (long long)(i < 3 ? out[i] : 0));
+        char from[64] = "?", to[64] = "?";
+        if (s.rank <= 5 && nn_least(x.graph, s.dim[i + 1]) >= 1 && nn_least(x.graph, out[i]) >= 1 &&
+            nn_most(x.graph, out[i]) <= 1 << 20)
+            continue;
+        tn_dim_text(x.graph, s.dim[i + 1], from, sizeof from);
+        if (i < 3) tn_dim_text(x.graph, out[i], to, sizeof to);
+        nn_fail(x.graph, TN_ERR_SHAPE, "%s: rank %d, image axis %d of size %s to %s; sizes are 1 to 1,048,576", fn, s.rank, i,
+                from, to);
         return false;
     }
     return true;
@@ -146,7 +192,13 @@ tn_tensor tn_nn_interpolate(tn_tensor x, tn_nn_interpolate_opts o) {
     int n = tn_tensor_shape(x).rank - 2;
     for (int i = 0; i < n && tn_tensor_shape(x).rank > 0; i++) {
         int64_t in = tn_tensor_shape(x).dim[i + 1];
-        if (in != out[i]) x = resize_axis(x, i + 1, out[i], &o);
+        if (in == out[i]) continue;
+        if (in > 0 && out[i] > 0)
+            x = resize_axis(x, i + 1, out[i], &o);
+        else if (!o.antialias)
+            x = resize_open_axis(x, i + 1, out[i], &o);
+        else
+            x = nn_fail(x.graph, TN_ERR_UNSUPPORTED, "%s: antialiasing along image axis %d, whose size a run gives", fn, i);
     }
     return x;
 }
@@ -177,11 +229,36 @@ static tn_tensor pool_axis(tn_tensor x, int axis, int64_t out, bool max) {
     taps_close(&t);
     return y;
 }
+/* Where a run gives the size: each position looks at all elements for its own. */
+static tn_tensor pool_open_axis(tn_tensor x, int axis, int64_t out, bool max) {
+    enum { MOST = 64 };
+    tn_shape along = tn_tensor_shape(x);
+    tn_tensor parts[MOST];
+    if (out < 0 || out > MOST)
+        return nn_fail(x.graph, TN_ERR_UNSUPPORTED, "an adaptive pool along image axis %d, whose size a run gives, to %s",
+                       axis - 1, out < 0 ? "a size that a run gives" : "more than 64");
+    for (int i = 0; i < along.rank; i++) along.dim[i] = i == axis ? along.dim[i] : 1;
+    tn_tensor at = tn_iota(x.graph, TN_I64, along, axis), in = tn_dim_value(x.graph, along.dim[axis]);
+    tn_tensor all = nn_scalar(in, (double)out);
+    for (int64_t i = 0; i < out; i++) {
+        tn_tensor from = tn_floor_div(tn_mul_scalar(in, (double)i), all);
+        tn_tensor to = tn_floor_div(tn_add_scalar(tn_mul_scalar(in, (double)i + 1), (double)out - 1), all);
+        tn_tensor mine = tn_and(tn_ge(at, from), tn_lt(at, to));
+        tn_tensor y = out == 1 ? x : tn_select(mine, x, nn_scalar(x, max ? -INFINITY : 0));
+        y = max ? tn_reduce_max(y, TN_INTS(axis), 1) : nn_row_sum(y, axis, 1);
+        parts[i] = max ? y : tn_cast(tn_div(y, tn_cast(tn_sub(to, from), tn_tensor_dtype(y))), tn_tensor_dtype(x));
+    }
+    return tn_concat(parts, (int)out, axis);
+}
 static tn_tensor adaptive_pool(tn_tensor x, const int64_t *given, const char *fn, bool max) {
     int64_t out[3];
     if (!check_image(x, fn, given, out)) return (tn_tensor){ x.graph, 0 };
     int n = tn_tensor_shape(x).rank - 2;
-    for (int i = 0; i < n && tn_tensor_shape(x).rank > 0; i++) x = pool_axis(x, i + 1, out[i], max);
+    for (int i = 0; i < n && tn_tensor_shape(x).rank > 0; i++) {
+        int64_t in = tn_tensor_shape(x).dim[i + 1];
+        if (in == out[i]) continue;
+        x = in > 0 && out[i] > 0 ? pool_axis(x, i + 1, out[i], max) : pool_open_axis(x, i + 1, out[i], max);
+    }
     return x;
 }
 tn_tensor tn_nn_adaptive_avg_pool(tn_tensor x, const int64_t out[3]) {

@@ -117,17 +117,18 @@ TN_API tn_tensor tn_nn_pixel_shuffle(tn_tensor x, int64_t r);
 TN_API tn_tensor tn_nn_pixel_unshuffle(tn_tensor x, int64_t r);
 
 /* Pools to `out` positions (a 0 repeats the axis before): position i has the elements floor(i d / out) .. ceil((i+1) d / out).
- */
+ * Where a run gives d, `out` is 64 at most, and each position looks at all elements. */
 TN_API tn_tensor tn_nn_adaptive_avg_pool(tn_tensor x /* f[N,..image..,C] */, const int64_t out[3]);
 TN_API tn_tensor tn_nn_adaptive_max_pool(tn_tensor x /* f[N,..image..,C] */, const int64_t out[3]);
 
 typedef enum { TN_NN_NEAREST, TN_NN_NEAREST_EXACT, TN_NN_LINEAR, TN_NN_CUBIC } tn_nn_interpolation;
 typedef struct {
-    int64_t out[3]; /* sizes of the image; a 0 repeats the axis before */
+    int64_t out[3]; /* sizes of the image, numbers or dims; a 0 repeats the axis before */
     tn_nn_interpolation mode;
     int align_corners; /* the first and the last element stay where they are; else elements are areas, (i + 0.5) d / out - 0.5
                         */
-    int antialias;     /* LINEAR and CUBIC: filters as wide as a position, where the image becomes smaller */
+    int antialias; /* LINEAR and CUBIC, sizes that are numbers: filters as wide as a position, where the image becomes smaller
+                    */
 } tn_nn_interpolate_opts;
 /* NEAREST takes element floor(i d / out), NEAREST_EXACT floor((i + 0.5) d / out); CUBIC is Keys' with a = -3/4, with
  * antialiasing -1/2. Along one axis after the other. */

@@ -1,6 +1,6 @@
-/* test_sizes.c - builders of tenon_index.h, tenon_signal.h and tenon_linalg.h with sizes that a run gives, against the same
- * builders with numbers: one program for a range, a graph for each of some sizes; the values of dims and their ranges. Labels:
- * devices */
+/* test_sizes.c - builders of tenon_index.h, tenon_signal.h, tenon_linalg.h and tenon_nn.h with sizes that a run gives, against
+ * the same builders with numbers: one program for a range, a graph for each of some sizes; the values of dims and their ranges.
+ * Labels: devices */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -120,6 +120,19 @@ static void features(tn_graph *g, const int64_t *d) { /* of heads, and classes *
     tn_tensor logits = floats(g, "logits", TN_DIMS(5, classes)), labels = places(g, "labels", TN_DIMS(5));
     tn_output(tn_nn_cross_entropy_with(logits, labels, (tn_nn_cross_entropy_opts){ .smoothing = 0.25 }), "loss");
 }
+static void images(tn_graph *g, const int64_t *d) {
+    int64_t in = plus(g, d[K], 1), out = plus(g, d[N], 1), twice = d[M] >= 0 ? 2 * d[M] : tn_dim_mul(g, d[M], 2);
+    tn_tensor x = floats(g, "image", TN_DIMS(2, in, d[M], 3));
+    char name[32];
+    for (int i = 0; i < 8; i++) {
+        tn_nn_interpolate_opts o = { .out = { out, twice }, .mode = (tn_nn_interpolation)(i / 2), .align_corners = i & 1 };
+        snprintf(name, sizeof name, "mode %d%s", i / 2, i & 1 ? ", corners" : "");
+        tn_output(tn_nn_interpolate(x, o), name);
+    }
+    tn_output(tn_nn_interpolate(x, (tn_nn_interpolate_opts){ .out = { 4, d[M] }, .mode = TN_NN_LINEAR }), "to numbers");
+    tn_output(tn_nn_adaptive_avg_pool(x, (int64_t[]){ 3, 1, 0 }), "means");
+    tn_output(tn_nn_adaptive_max_pool(x, (int64_t[]){ 2, 2, 0 }), "largest");
+}
 static void values(tn_graph *g, const int64_t *d) {
     int64_t lo, hi, both = d[N] >= 0 ? d[N] * d[M] : tn_dim_mul(g, d[N], d[M]);
     tn_output(tn_dim_value(g, d[N]), "n"), tn_output(tn_dim_value(g, both), "area");
@@ -134,7 +147,8 @@ static const struct {
 } groups[] = { { "by places", by_places }, { "search", by_search },      { "segments", segments },
                { "sparse", sparse },       { "ragged", ragged },         { "attention", attention },
                { "sets", sets },           { "running", running },       { "batches", batches },
-               { "values", values },       { "rearranged", rearranged }, { "features", features } };
+               { "values", values },       { "rearranged", rearranged }, { "features", features },
+               { "images", images } };
 
 static tn_session *compiled(tn_ctx *ctx, int group, const int64_t *d, tn_mode mode, tn_graph **g, tn_program **p) {
     tn_session *s;
