@@ -280,7 +280,7 @@ static bool find_access(const cutter *c, const kernel *o, const kins *in, places
 static ext reached(const cutter *c, const kernel *o, const places *at, int head) {
     const kins *loop = &o->ins.at[head];
     ext most = 0;
-    for (int i = head + 1; i < kernel_loop_end(o, head); i++) {
+    for (int i = head + 1, end = kernel_loop_end(o, head); i < end; i++) {
         const kins *in = &o->ins.at[i];
         if (in->op != K_STORE || !is_global(o, in)) continue;
         ext n = 0;
