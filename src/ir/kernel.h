@@ -277,7 +277,7 @@ bool affine_equal(affine x, affine y);
 affine affine_add_params(exts *t, affine x, affine y);
 affine affine_scale_params(exts *t, affine x, ext s);
 
-graph *graph_at(const graph *g, const int64_t *dims, arena *a); /* graph_at.c: likewise; dims NULL: each size at its most */
+graph *graph_at(const graph *g, const int64_t *dims, arena *a); /* graph_at.c; dims NULL: each size at its most; -1: it stays */
 /* kernel_params.c: whether any size, coefficient or offset is a parameter. */
 bool kernel_has_params(const kernel *k);
 /* kernel.c: bytes_read and bytes_written of a scalar kernel: what its instructions can touch, for the largest dims. */

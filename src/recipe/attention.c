@@ -226,7 +226,8 @@ static bool take(kernel *k, const shape *s, bool matrix, double ns, const target
 static int64_t value_of(const ext_row *dim, int i) {
     int64_t least = dim->lo > dim->divisor ? dim->lo : dim->divisor, most = dim->hi > least ? dim->hi : least;
     int64_t between = (int64_t)sqrt((double)least * (double)most) / dim->divisor * dim->divisor;
-    return i == 0 ? dim->hi : i == 1 ? (between < least ? least : between) : least < dim->hi ? least : dim->hi;
+    int64_t value = i == 0 ? dim->hi : i == 1 && between > least ? between : least;
+    return value < dim->hi ? value : dim->hi;
 }
 
 static bool find_range(const kernel *k, const target *t, range *r) {
