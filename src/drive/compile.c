@@ -16,7 +16,7 @@ typedef struct job {
     tn_program *p;
     const graph *g;
     const tn_program *whole; /* whose special program it is; NULL: it is none */
-    bool unwanted;           /* .. and would be of no use */
+    const int64_t *dims;     /* .. and for which of its dims */
     err *e;
     arena written; /* what the device takes, and what writing it took: until the device has it */
     drive_code code;
@@ -191,15 +191,30 @@ static void compile_half(job *j) {
     p->plan = pipeline_run(p->graph, &p->arena, &p->opts, &p->target);
     p->io = p->plan->io.at, p->n_io = p->plan->io.n;
     p->states = p->plan->states.at, p->n_states = p->plan->states.n;
-    j->unwanted = j->whole && !drive_wants_special(j->whole, p);
-    if (j->unwanted) return;
-    drive_emit(p, p->plan, &j->written, &j->code);
-    p->code = arena_strdup(&p->arena, j->code.name);
-    p->scratch = j->code.scratch;
     p->kernel_entry = ARENA_ARRAY(&p->arena, void *, p->plan->kernels.n + 1);
     find_maps(p), find_elems(p), find_rows(p);
     drive_sort_names(p);
+    if (j->whole) p->only = arena_copy(&p->arena, j->dims, sizeof *p->only * (size_t)j->whole->plan->params->n_dims);
     count(p);
+}
+
+/* The code of special programs stands behind the program's: a device compiles all of it at once. */
+static void emit_half(job *j) {
+    tn_program *p = j->p;
+    plan all = *p->plan;
+    all.kernels.at = arena_copy(&j->written, all.kernels.at, sizeof *all.kernels.at * (size_t)all.kernels.n);
+    all.kernels.cap = all.kernels.n;
+    for (int s = 0; s < p->n_special; s++) {
+        int first = p->special[s]->first_code = all.kernels.n;
+        for (int i = 0; i < p->special[s]->plan->kernels.n; i++) {
+            pkernel k = p->special[s]->plan->kernels.at[i];
+            k.code += first;
+            VEC_PUSH(&j->written, &all.kernels, k);
+        }
+    }
+    drive_emit(p, p->n_special ? &all : p->plan, &j->written, &j->code);
+    p->code = arena_strdup(&p->arena, j->code.name);
+    p->scratch = j->code.scratch;
 }
 
 static tn_status guarded(job *j, void (*what)(job *j)) {
@@ -213,6 +228,17 @@ static tn_status guarded(job *j, void (*what)(job *j)) {
 
 /* ---- run half ---- */
 
+static tn_status find_entries(tn_program *p, module *m, err *e) {
+    bool gpu = p->target.kind == TARGET_GPU; /* one entry for equal kernels */
+    tn_status status = TN_OK;
+    for (int i = 0; i < p->plan->kernels.n && !status; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "tn_kernel_%d", gpu ? p->first_code + p->plan->kernels.at[i].code : i);
+        status = p->dev->api->find(p->dev, m, name, &p->kernel_entry[i], e);
+    }
+    return status;
+}
+
 tn_status drive_build(tn_program *p, const drive_code *code, err *e) {
     const device_api *api = p->dev->api;
     double start = now_seconds();
@@ -223,15 +249,12 @@ tn_status drive_build(tn_program *p, const drive_code *code, err *e) {
     if (status) return status;
     p->stats.build_seconds = now_seconds() - start;
     p->stats.cache_hits = hit, p->stats.cache_misses = !hit;
-    bool gpu = p->target.kind == TARGET_GPU; /* one entry for equal kernels, and none for all of them */
     bool whole = code->image ? plan_is_one_function(p->plan) : !plan_has_control(p->plan);
-    if (!gpu && whole && (status = api->find(p->dev, p->module, "tn_main", &p->main_entry, e))) return status;
-    for (int i = 0; i < p->plan->kernels.n; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "tn_kernel_%d", gpu ? p->plan->kernels.at[i].code : i);
-        if ((status = api->find(p->dev, p->module, name, &p->kernel_entry[i], e))) return status;
-    }
-    return TN_OK;
+    whole = whole && p->target.kind != TARGET_GPU;
+    if (whole && (status = api->find(p->dev, p->module, "tn_main", &p->main_entry, e))) return status;
+    status = find_entries(p, p->module, e);
+    for (int i = 0; i < p->n_special && !status; i++) status = find_entries(p->special[i], p->module, e);
+    return status;
 }
 
 tn_status drive_compile_on(tn_ctx *ctx, device *dev, const graph *g, const tn_compile_opts *opts, tn_program **out, err *e) {
@@ -261,32 +284,104 @@ static void drop_values(job *j) {
     for (val v = 1; v < (val)j->p->graph->nodes.n; v++) graph_get(j->p->graph, v)->data = NULL;
 }
 
-static tn_status compile(tn_ctx *ctx, device *dev, const graph *g, const tn_compile_opts *opts, const ktuning *tuned,
-                         const tn_program *whole, tn_program **out, err *e) {
-    double start = now_seconds();
-    tn_program *p = mem_alloc(ctx->mem, sizeof *p);
-    if (!p) return err_set(e, TN_ERR_NOMEM, "out of memory: a program");
+/* A program without code yet. */
+static tn_status plan_program(tn_ctx *ctx, device *dev, const tn_compile_opts *opts, const ktuning *tuned, job *j) {
+    tn_program *p = j->p = mem_alloc(ctx->mem, sizeof *p);
+    if (!p) return err_set(j->e, TN_ERR_NOMEM, "out of memory: a program");
     p->ctx = ctx, p->opts = *opts, p->dev = dev;
     p->opts.device = dev->api->name; /* the caller's string need not live on */
     device_caps caps;
     dev->api->get_caps(dev, &caps);
     p->target = drive_target(&caps, tuned), p->target.no_panels = opts->no_panels ? PANELS_FOR_ANY_ROWS : 0;
-    if (whole || drive_takes_special(g, opts, dev, &p->target)) p->target.no_panels = PANELS_NEVER;
+    if (j->whole || drive_takes_special(j->g, opts, dev, &p->target)) p->target.no_panels = PANELS_NEVER;
     p->stats.threads = caps.threads;
     arena_init(&p->arena, ctx->mem, &p->gd);
-    job j = { .p = p, .g = g, .whole = whole, .e = e };
-    arena_init(&j.written, ctx->mem, &p->gd);
-    tn_status status = guarded(&j, compile_half);
+    tn_status status = guarded(j, compile_half);
     p->opts.schedule = NULL; /* the caller's, too */
-    bool built = opts->mode != TN_MODE_IMMEDIATE && !j.unwanted;
-    if (!status && built) status = drive_build(p, &j.code, e);
-    arena_fini(&j.written);
-    if (!status && built) {
-        status = drive_constants(p, p->plan, &p->consts, e);
-        if (!status && !whole) status = drive_share_states(p, e);
-        if (!status) status = guarded(&j, whole ? drop_values : keep_values);
+    return status;
+}
+
+typedef struct fixed { /* a graph with values for some dims */
+    guard gd;
+    arena a;
+    graph *g;
+} fixed;
+
+static tn_status fix_dims(fixed *w, const graph *g, const int64_t *dims, err *e) {
+    if (GUARD_TRY(&w->gd)) {
+        w->g = graph_at(g, dims, &w->a);
+        return TN_OK;
     }
-    if (status || j.unwanted) {
+    return err_set(e, w->gd.err.code, "%s", w->gd.err.text);
+}
+
+/* The one for these dims, where it is of at most so many launches. */
+static tn_status plan_special(tn_program *p, const graph *g, const int64_t *dims, int most, err *e) {
+    fixed w = { .g = NULL };
+    job j = { .whole = p, .dims = dims, .e = e };
+    arena_init(&w.a, p->ctx->mem, &w.gd);
+    tn_status status = fix_dims(&w, g, dims, e);
+    j.g = w.g;
+    if (!status) status = plan_program(p->ctx, p->dev, &p->opts, p->target.tuning, &j);
+    arena_fini(&w.a);
+    if (!status && drive_wants_special(p, j.p, most))
+        drive_add_special(p, j.p);
+    else
+        drive_program_free(j.p);
+    return status;
+}
+
+/* Those for the least sizes; where that saves most launches, of not very many, for each dim's least values with the others
+ * open, while these do. */
+static tn_status plan_specials(tn_program *p, const graph *g, err *e) {
+    enum { VALUES = 2, FEWER = 2, LAUNCHES = 64 };
+    const exts *t = g->params;
+    int all = p->plan->kernels.n, most = all / FEWER;
+    int64_t *dims = mem_alloc(p->ctx->mem, sizeof *dims * (size_t)t->n_dims);
+    if (!dims) return err_set(e, TN_ERR_NOMEM, "out of memory: a program");
+    for (int d = 0; d < t->n_dims; d++) dims[d] = ext_lo(t, exts_dim(t, d));
+    tn_status status = plan_special(p, g, dims, all - 1, e);
+    bool worth = p->n_special && p->special[0]->plan->kernels.n <= most && all <= LAUNCHES;
+    for (int d = 0; d < t->n_dims; d++) dims[d] = -1;
+    for (int d = 0; d < t->n_dims && worth; d++) {
+        const ext_row *r = exts_row(t, exts_dim(t, d));
+        bool more = true;
+        for (int i = t->n_dims == 1; i < VALUES && r->lo + i * r->divisor <= r->hi && more && !status; i++) {
+            int before = p->n_special;
+            dims[d] = r->lo + i * r->divisor;
+            if (before < DRIVE_MOST_SPECIAL) status = plan_special(p, g, dims, most, e);
+            more = p->n_special > before;
+        }
+        dims[d] = -1;
+    }
+    mem_free(p->ctx->mem, dims, sizeof *dims * (size_t)t->n_dims);
+    return status;
+}
+
+static tn_status finish(job *j) {
+    tn_program *p = j->p;
+    tn_status status = drive_constants(p, p->plan, &p->consts, j->e);
+    if (!status && !j->whole) status = drive_share_states(p, j->e);
+    return status ? status : guarded(j, j->whole ? drop_values : keep_values);
+}
+
+static tn_status compile(tn_ctx *ctx, device *dev, const graph *g, const tn_compile_opts *opts, const ktuning *tuned,
+                         bool specials, tn_program **out, err *e) {
+    double start = now_seconds();
+    job j = { .g = g, .e = e };
+    tn_status status = plan_program(ctx, dev, opts, tuned, &j);
+    tn_program *p = j.p;
+    bool built = opts->mode != TN_MODE_IMMEDIATE;
+    if (!status && specials && built && drive_takes_special(g, opts, dev, &p->target)) status = plan_specials(p, g, e);
+    if (!status && built) {
+        arena_init(&j.written, ctx->mem, &p->gd);
+        status = guarded(&j, emit_half);
+        if (!status) status = drive_build(p, &j.code, e);
+        arena_fini(&j.written);
+        if (!status) status = finish(&j);
+        for (int i = 0; i < p->n_special && !status; i++) status = finish(&(job){ .p = p->special[i], .whole = p, .e = e });
+    }
+    if (status) {
         drive_program_free(p);
         return status;
     }
@@ -298,28 +393,7 @@ static tn_status compile(tn_ctx *ctx, device *dev, const graph *g, const tn_comp
 
 tn_status drive_compile_tuned(tn_ctx *ctx, device *dev, const graph *g, const tn_compile_opts *opts, const ktuning *tuned,
                               tn_program **out, err *e) {
-    return compile(ctx, dev, g, opts, tuned, NULL, out, e);
-}
-
-typedef struct least { /* the graph for the least sizes */
-    guard gd;
-    arena a;
-    const graph *g;
-    tn_status status;
-} least;
-
-static tn_status make_special(tn_program *p, const graph *g, err *e) {
-    least w = { .g = NULL };
-    if (!drive_takes_special(g, &p->opts, p->dev, &p->target)) return TN_OK;
-    arena_init(&w.a, p->ctx->mem, &w.gd);
-    if (GUARD_TRY(&w.gd))
-        w.g = drive_least_graph(g, &w.a);
-    else
-        w.status = err_set(e, w.gd.err.code, "%s", w.gd.err.text);
-    if (!w.status) w.status = compile(p->ctx, p->dev, w.g, &p->opts, p->target.tuning, p, &p->special, e);
-    arena_fini(&w.a);
-    if (p->special) drive_count_special(p);
-    return w.status;
+    return compile(ctx, dev, g, opts, tuned, false, out, e);
 }
 
 tn_status drive_compile(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts, tn_program **out) {
@@ -330,18 +404,15 @@ tn_status drive_compile(tn_ctx *ctx, const graph *g, const tn_compile_opts *opts
     if (status) return status;
     status = !strcmp(o.device, "auto") ? drive_choose(ctx, g, &o, &dev, reason, &ctx->err)
                                        : ctx_device(ctx, o.device, o.threads, &dev, &ctx->err);
-    if (!status) status = drive_compile_on(ctx, dev, g, &o, out, &ctx->err);
+    tuning *measured = atomic_load(&ctx->tuning);
+    if (!status) status = compile(ctx, dev, g, &o, measured ? &measured->table : NULL, true, out, &ctx->err);
     if (!status) memcpy((*out)->why, reason, sizeof reason);
-    if (!status && (status = make_special(*out, g, &ctx->err))) {
-        drive_program_free(*out);
-        *out = NULL;
-    }
     return status;
 }
 
 void drive_program_free(tn_program *p) {
     if (!p) return;
-    drive_program_free(p->special);
+    for (int i = 0; i < p->n_special; i++) drive_program_free(p->special[i]);
     if (p->consts) p->dev->api->free(p->dev, p->consts);
     if (p->shared) p->dev->api->free(p->dev, p->shared);
     if (p->module) p->dev->api->drop(p->dev, p->module);

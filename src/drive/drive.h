@@ -11,7 +11,7 @@
 #include "pass/watch.h"
 #include "rt/file.h"
 
-enum { WHY_BYTES = 640 };
+enum { WHY_BYTES = 640, DRIVE_MOST_SPECIAL = 6 };
 
 /* A constant whose value is in tn_program.consts alone, packed: its node in the program's graph, its buffer in the plan. */
 typedef struct packed_constant {
@@ -53,7 +53,10 @@ struct tn_program {
     const int *io_by_name; /* [n_io] slots in the order of their names */
     const pstate *states;  /* buf: index into plan.bufs; -1 in immediate programs */
     int n_states;
-    tn_program *special; /* for its least sizes (special.c), with the same states, inputs and outputs; NULL: there is none */
+    tn_program *special[DRIVE_MOST_SPECIAL]; /* for small sizes (special.c), with the same states, inputs and outputs; */
+    int n_special;
+    const int64_t *only; /* of such a program: [n_dims] what each dim of the other is there; -1: anything. Without a module: */
+    int first_code;      /* its kernels are numbered from here on in the other's */
     char why[WHY_BYTES]; /* of the device, when it was chosen here; else empty */
     tn_program_stats stats;
     file_view file; /* that it comes from (load.c), where constants lie; then nothing is left that explains it */
@@ -87,14 +90,14 @@ target drive_target(const device_caps *c, const ktuning *tuned);
 /* Defaults filled in; errors in ctx->err. */
 tn_status drive_resolve(tn_ctx *ctx, const tn_compile_opts *opts, tn_compile_opts *out);
 
-/* special.c: the special program of one for a range of sizes. drive_takes_special: it may have one, and then has no weights in
- * panels. drive_wants_special: what was planned may be its. drive_least_graph: what it is made of, in a; jumps. */
+/* special.c: the special programs of one for a range of sizes. drive_takes_special: it may have some, and then has no weights
+ * in panels. drive_wants_special: what was planned may be one, of so many launches at most. drive_add_special: it has it.
+ * drive_find_special: the one for these dims, or -1. */
 bool drive_takes_special(const graph *g, const tn_compile_opts *o, const device *dev, const target *t);
-bool drive_wants_special(const tn_program *p, const tn_program *special);
-const graph *drive_least_graph(const graph *g, arena *a);
-void drive_count_special(tn_program *p);                         /* among the statistics of the program that has it */
-bool drive_is_special(const tn_program *p, const int64_t *dims); /* they are what it has a special program for */
-size_t drive_temp_room(const tn_program *p);                     /* bytes of a session's temporaries, in both programs */
+bool drive_wants_special(const tn_program *p, const tn_program *special, int most);
+void drive_add_special(tn_program *p, tn_program *special);
+int drive_find_special(const tn_program *p, const int64_t *dims);
+size_t drive_temp_room(const tn_program *p); /* bytes of a session's temporaries, in all of them */
 
 /* compile.c. drive_compile opens the device that opts name and reports in ctx->err. drive_compile_on takes resolved options and
  * an open device, so it may run on any thread; so may all that follows. */

@@ -28,7 +28,9 @@ static void add_head(const explain *x, str *out) {
              (u64)s->bytes_read, (u64)s->bytes_written, (u64)p->unfused_read, (u64)p->unfused_written);
     str_addf(out, "\"flops\":%llu,\"state_bytes\":%llu,\"const_bytes\":%lld,\"scratch_bytes\":%zu,", (u64)s->flops,
              (u64)s->state_bytes, (long long)p->const_bytes, x->program->scratch);
-    if (x->program->special) str_addf(out, "\"least_sizes_kernels\":%d,", x->program->special->stats.kernels);
+    for (int i = 0; i < x->program->n_special; i++)
+        str_addf(out, "%s%d%s", i ? "," : "\"special_kernels\":[", x->program->special[i]->stats.kernels,
+                 i + 1 < x->program->n_special ? "" : "],");
     if (x->plan->again.n)
         str_addf(out, "\"memory_limit\":%llu,\"computed_again\":%d,\"arena_bytes_without\":%lld,",
                  (u64)x->program->opts.memory_limit, x->plan->again.n, (long long)x->plan->again.temp_bytes);

@@ -13,6 +13,16 @@ static double kib(uint64_t bytes) { return (double)bytes / 1024; }
 
 /* ---- the whole program ---- */
 
+static void print_special(const exts *t, const tn_program *p, str *out) {
+    const char *join = "sizes with ";
+    for (int d = 0; d < t->n_dims; d++) {
+        if (p->only[d] < 0) continue;
+        str_addf(out, "%s%s %lld", join, exts_row(t, exts_dim(t, d))->name, (long long)p->only[d]);
+        join = ", ";
+    }
+    str_addf(out, " have a program of their own: %d kernel%s\n", p->stats.kernels, p->stats.kernels == 1 ? "" : "s");
+}
+
 static void print_head(const explain *x, str *out) {
     const plan *p = x->plan;
     const tn_program_stats *s = &x->program->stats;
@@ -22,8 +32,7 @@ static void print_head(const explain *x, str *out) {
         str_add(out, "sizes given at run time: ");
         exts_print_dims(p->params, out);
         str_add(out, "; what follows is for the largest ones\n");
-        if (x->program->special)
-            str_addf(out, "the least sizes have a program of their own: %d kernels\n", x->program->special->stats.kernels);
+        for (int i = 0; i < x->program->n_special; i++) print_special(p->params, x->program->special[i], out);
     }
     if (x->program->why[0]) str_addf(out, "device: %s\n", x->program->why);
     str_addf(out, "memory traffic at kernel borders: read %.1f KiB, written %.1f KiB a run", kib(s->bytes_read),

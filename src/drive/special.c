@@ -1,7 +1,7 @@
-/* special.c - a program for the least sizes that a run of a program for GPUs can give, such as one sequence of one token: they
- * are literals there, so that layers become few launches.
+/* special.c - programs for small sizes of a program for GPUs: the least ones, such as one sequence of one token, and the least
+ * few of one dim, such as any number of sequences of two tokens. These are literals there, so that layers become few launches.
  *
- * In: a program for a range of sizes, and the graph that it was made of. Out: its special program, which reads and writes the
+ * In: a program for a range of sizes, and the graph that it was made of. Out: its special programs, which read and write the
  * program's states, inputs and outputs where they lie, none in panels. There is none where it would have them elsewhere, where
  * it needs as many launches, and where it has large constants, which are its own. */
 #include "drive/drive.h"
@@ -27,7 +27,7 @@ static bool lies_alike(const pbuf *x, const pbuf *y) {
     return !x->panels && !y->panels && x->slot == y->slot && x->offset == y->offset && x->bytes == y->bytes;
 }
 
-bool drive_wants_special(const tn_program *p, const tn_program *special) {
+bool drive_wants_special(const tn_program *p, const tn_program *special, int most) {
     const plan *x = p->plan, *y = special->plan;
     bool same = p->n_io == special->n_io && p->n_states == special->n_states && x->state_bytes == y->state_bytes &&
                 x->shared_bytes == y->shared_bytes;
@@ -36,31 +36,27 @@ bool drive_wants_special(const tn_program *p, const tn_program *special) {
     for (int i = 0; i < p->n_states && same; i++)
         same = !strcmp(p->states[i].name, special->states[i].name) &&
                lies_alike(&x->bufs.at[p->states[i].buf], &y->bufs.at[special->states[i].buf]);
-    return same && y->const_bytes <= CONST_BYTES && y->kernels.n < x->kernels.n;
+    return same && y->const_bytes <= CONST_BYTES && y->kernels.n <= most;
 }
 
-const graph *drive_least_graph(const graph *g, arena *a) {
-    int64_t *dims = ARENA_ARRAY(a, int64_t, g->params->n_dims);
-    for (int d = 0; d < g->params->n_dims; d++) dims[d] = ext_lo(g->params, exts_dim(g->params, d));
-    return graph_at(g, dims, a);
+void drive_add_special(tn_program *p, tn_program *special) {
+    p->special[p->n_special++] = special;
+    if (special->stats.arena_bytes > p->stats.arena_bytes) p->stats.arena_bytes = special->stats.arena_bytes;
 }
 
-void drive_count_special(tn_program *p) {
-    tn_program_stats *s = &p->stats;
-    const tn_program_stats *x = &p->special->stats;
-    if (x->arena_bytes > s->arena_bytes) s->arena_bytes = x->arena_bytes;
-    s->build_seconds += x->build_seconds, s->compile_seconds += x->compile_seconds;
-    s->cache_hits += x->cache_hits, s->cache_misses += x->cache_misses;
-}
-
-bool drive_is_special(const tn_program *p, const int64_t *dims) {
-    const exts *t = p->plan->params;
-    for (int d = 0; p->special && d < t->n_dims; d++)
-        if (dims[d] != ext_lo(t, exts_dim(t, d))) return false;
-    return p->special;
+int drive_find_special(const tn_program *p, const int64_t *dims) {
+    for (int i = 0; i < p->n_special; i++) {
+        bool fits = true;
+        for (int d = 0; d < p->plan->params->n_dims && fits; d++)
+            fits = p->special[i]->only[d] < 0 || p->special[i]->only[d] == dims[d];
+        if (fits) return i;
+    }
+    return -1;
 }
 
 size_t drive_temp_room(const tn_program *p) {
-    int64_t own = plan_temp_room(p->plan), other = p->special ? plan_temp_room(p->special->plan) : 0;
-    return (size_t)(own > other ? own : other);
+    int64_t most = plan_temp_room(p->plan);
+    for (int i = 0; i < p->n_special; i++)
+        if (plan_temp_room(p->special[i]->plan) > most) most = plan_temp_room(p->special[i]->plan);
+    return (size_t)most;
 }

@@ -13,7 +13,7 @@ typedef struct own_states { /* what a session, or several, have instead of the p
 typedef struct session_form { /* how a session runs its program, or the special one */
     tn_program *p;
     list *list;                 /* everything a run does */
-    int64_t *rows;              /* [plan.params.at.n] values of all its parameters; NULL: it has none */
+    int64_t *rows;              /* [plan.params.at.n] values of all its parameters; NULL: it has none. Usual: the session's */
     int64_t *grids;             /* [kernels] thread blocks of the launches, likewise */
     struct device_place *place; /* [plan.bufs.n] of temporaries, where steps may overlap: each has memory of its own */
     device_places places;       /* copies: 0: they are too large for that */
@@ -21,8 +21,8 @@ typedef struct session_form { /* how a session runs its program, or the special 
 
 struct tn_session {
     tn_program *p;
-    session_form usual, special; /* .p of the second is NULL where there is none */
-    session_form *now;           /* the one for the run's sizes */
+    session_form usual, special[DRIVE_MOST_SPECIAL]; /* of the program's */
+    session_form *now;                               /* the one for the run's sizes */
     buffer *temp, *state, *scratch;
     bool moved;             /* sizes are to be brought to the device before the next run; immediate: .sized is made again */
     buffer *shared;         /* states that no run changes: the program's, or .. */

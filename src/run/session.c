@@ -174,8 +174,10 @@ tn_status session_record(tn_session *s, const session_form *w, bool kernels, lis
 
 void session_use_sizes(tn_session *s) {
     if (!s->moved || s->imm) return;
-    session_form *w = drive_is_special(s->p, s->dims) ? &s->special : &s->usual;
+    int special = drive_find_special(s->p, s->dims);
+    session_form *w = special >= 0 ? &s->special[special] : &s->usual;
     const plan *p = w->p->plan;
+    if (special >= 0 && p->params) exts_at(p->params, s->dims, w->rows, NULL);
     for (int i = 0; w->grids && i < p->kernels.n; i++) w->grids[i] = ext_of(p->kernels.at[i].k->grid_blocks, w->rows);
     if (w->place && p->params) session_place_temps(s, w);
     if (w != s->now) bind_all(s, w, w->list);
@@ -202,6 +204,7 @@ static tn_status take_form(tn_session *s, session_form *w) {
     const plan *p = w->p->plan;
     tn_status code = TN_OK;
     if (p->params) code = take(s, (size_t)p->kernels.n, sizeof *w->grids, &w->grids);
+    if (!code && p->params && w != &s->usual) code = take(s, (size_t)p->params->at.n, sizeof *w->rows, &w->rows);
     if (!code && w->p->elems) code = take(s, (size_t)p->bufs.n, sizeof *w->place, &w->place);
     if (!code && w->place && !p->params) session_place_temps(s, w);
     return code;
@@ -234,7 +237,7 @@ static tn_status take_slots(tn_session *s, bool bare) {
     if (!code && !caps.host_memory) set_strides(s);
     s->usual.rows = s->rows;
     if (!code && !caps.host_memory && p->plan) code = take_form(s, &s->usual);
-    if (!code && s->special.p) code = take_form(s, &s->special);
+    for (int i = 0; i < p->n_special && !code; i++) code = take_form(s, &s->special[i]);
     for (size_t i = 0; i < n && !code; i++) {
         s->ring[n + i] = 1;
         size_t room = (size_t)p->io[i].bytes + !p->io[i].bytes; /* not cleared: an output that is bound leaves it untouched */
@@ -273,6 +276,7 @@ static void leave_form(tn_session *s, session_form *w) {
     if (w->list) s->p->dev->api->discard(w->list);
     if (w->grids) mem_free(m, w->grids, (size_t)w->p->plan->kernels.n * sizeof *w->grids);
     if (w->place) mem_free(m, w->place, (size_t)w->p->plan->bufs.n * sizeof *w->place);
+    if (w->rows && w != &s->usual) mem_free(m, w->rows, (size_t)w->p->plan->params->at.n * sizeof *w->rows);
 }
 
 void session_close(tn_session *s) {
@@ -282,7 +286,7 @@ void session_close(tn_session *s) {
     size_t n = (size_t)p->n_io;
     /* First: a thread of the last run may still be on its way to the end, with the session's memory. */
     leave_form(s, &s->usual);
-    if (s->special.p) leave_form(s, &s->special);
+    for (int i = 0; i < p->n_special; i++) leave_form(s, &s->special[i]);
     if (s->temp) p->dev->api->free(p->dev, s->temp);
     if (s->state) p->dev->api->free(p->dev, s->state);
     if (s->scratch) p->dev->api->free(p->dev, s->scratch);
@@ -311,7 +315,8 @@ void session_close(tn_session *s) {
 tn_status session_shell(tn_program *p, bool bare, const tn_session *from, tn_session **out, err *e) {
     tn_session *s = mem_alloc(p->ctx->mem, sizeof *s);
     if (!s) return err_set(e, TN_ERR_NOMEM, "out of memory: a session");
-    s->p = s->usual.p = p, s->special.p = p->special, s->now = &s->usual;
+    s->p = s->usual.p = p, s->now = &s->usual;
+    for (int i = 0; i < p->n_special; i++) s->special[i].p = p->special[i];
     if (from) session_share(s, from);
     tn_status code = check_room(s, bare);
     if (!code) code = take_slots(s, bare);
@@ -330,7 +335,7 @@ tn_status session_open(tn_program *p, bool bare, const tn_session *from, tn_sess
     if (code) return code;
     code = take_arenas(s);
     if (!code) code = session_record(s, &s->usual, p->opts.mode == TN_MODE_GRAPH, &s->usual.list);
-    if (!code && s->special.p) code = session_record(s, &s->special, false, &s->special.list);
+    for (int i = 0; i < p->n_special && !code; i++) code = session_record(s, &s->special[i], false, &s->special[i].list);
     s->loops = plan_loop(p->plan) != NULL;
     if (!code) code = init_state(s);
     if (code) {

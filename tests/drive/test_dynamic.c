@@ -425,7 +425,9 @@ static tn_program *compile_training(tn_ctx *ctx, const char *device) {
 
 static void test_least_sizes(void **state) {
     (void)state;
-    static const int64_t sizes[][2] = { { 1, 1 }, { 3, 5 }, { 1, 1 }, { 1, 1 }, { 16, 16 }, { 1, 2 }, { 1, 1 } };
+    static const int64_t sizes[][2] = { { 1, 1 }, { 3, 5 },  { 1, 1 }, { 1, 1 }, { 16, 16 }, { 1, 2 },  { 1, 1 },
+                                        { 5, 1 }, { 7, 2 },  { 2, 7 }, { 9, 3 }, { 16, 4 },  { 4, 16 }, { 13, 2 },
+                                        { 6, 1 }, { 16, 1 }, { 3, 3 }, { 1, 3 }, { 3, 1 },   { 2, 16 } };
     tn_ctx *ctx = ctx_without_compiler();
     tn_program *p[2] = { compile_training(ctx, NULL), compile_training(ctx, on_device()) };
     tn_session *s[2], *other;
@@ -446,11 +448,59 @@ static void test_least_sizes(void **state) {
     }
     assert_int_equal(tn_session_new(p[1], &other), TN_OK);
     assert_int_equal(tn_program_text(p[1], "explain", &text), TN_OK);
-    assert_true(!strstr(text, "the least sizes") == !on_device());
+    assert_true(!strstr(text, "have a program of their own") == !on_device());
     tn_string_free(ctx, text);
     tn_session_free(other);
     for (int i = 0; i < 2; i++) tn_session_free(s[i]), tn_program_free(p[i]);
     tn_ctx_free(ctx);
+}
+
+/* Any number of sequences of one token or two has kernels of its own where it takes fewer of them, in one program with all
+ * other sizes. */
+static tn_graph *sequences(tn_ctx *ctx) {
+    enum { WIDTH = 16, HEADS = 2 };
+    tn_graph *g = tn_graph_new(ctx, "sequences");
+    int64_t batch = tn_dim(g, "batch", 1, 3, 1), length = tn_dim(g, "length", 1, 256, 1);
+    tn_tensor x = tn_input(g, "x", TN_F32, TN_DIMS(batch, length, WIDTH)), n = tn_nn_layer_norm(x, 0, "n"), part[3];
+    static const char *const names[] = { "q", "k", "v" };
+    for (int i = 0; i < 3; i++)
+        part[i] =
+            tn_transpose(tn_reshape(tn_nn_linear(n, WIDTH, names[i]), TN_DIMS(batch, length, HEADS, WIDTH / HEADS)), 1, 2);
+    tn_tensor a = tn_reshape(tn_transpose(tn_nn_attention(part[0], part[1], part[2], 0), 1, 2), TN_DIMS(batch, length, WIDTH));
+    tn_output(tn_nn_layer_norm(tn_add(x, tn_nn_linear(tn_relu(tn_nn_linear(a, 64, "up")), WIDTH, "down")), 0, "m"), "out");
+    return g;
+}
+
+static void test_short_sequences(void **state) {
+    (void)state;
+    tn_ctx *ctx = ctx_without_compiler();
+    tn_graph *g = sequences(ctx);
+    tn_program *p[3] = { compile(g, TN_MODE_LOOP, -1, 1, NULL), compile(g, TN_MODE_LOOP, -1, 1, on_device()),
+                         compile(g, TN_MODE_LOOP, -1, 1, "null-cuda") };
+    tn_session *s[2];
+    char *text;
+    float y[2][3 * 8 * 16];
+    for (int i = 0; i < 2; i++) assert_int_equal(tn_session_new(p[i], &s[i]), TN_OK);
+    for (int64_t k = 0; k < 24; k++) {
+        int64_t batch = 1 + k * 2 % 3, length = 1 + (k / 3 * 5 + k % 2) % 8;
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(tn_bind_dim(s[i], "batch", batch), TN_OK);
+            assert_int_equal(tn_bind_dim(s[i], "length", length), TN_OK);
+            if (tn_run(s[i], TN_BIND({ "x", x_data + k }, { "out", y[i] }))) fail_msg("%s", tn_session_error(s[i]));
+        }
+        for (int64_t i = 0; i < batch * length * 16; i++)
+            if (!(fabsf(y[0][i] - y[1][i]) <= 1e-4f))
+                fail_msg("%d x %d: element %d is %.9g, not %.9g", (int)batch, (int)length, (int)i, (double)y[1][i],
+                         (double)y[0][i]);
+    }
+    assert_int_equal(tn_program_text(p[2], "explain", &text), TN_OK);
+    assert_non_null(strstr(text, "sizes with batch 1, length 1 have a program"));
+    assert_non_null(strstr(text, "sizes with length 2 have a program"));
+    assert_null(strstr(text, "sizes with batch 2"));
+    tn_string_free(ctx, text);
+    for (int i = 0; i < 2; i++) tn_session_free(s[i]);
+    for (int i = 0; i < 3; i++) tn_program_free(p[i]);
+    tn_graph_free(g), tn_ctx_free(ctx);
 }
 
 /* A sum of as many numbers as a run has is as near as one of as many as a program has. */
@@ -480,9 +530,9 @@ static void test_long_sum(void **state) {
 
 int main(int argc, char **argv) { /* a pattern of tests */
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_sizes),         cmocka_unit_test(test_rings),
-                                        cmocka_unit_test(test_bindings),      cmocka_unit_test(test_constraints),
-                                        cmocka_unit_test(test_no_allocation), cmocka_unit_test(test_least_sizes),
-                                        cmocka_unit_test(test_long_sum) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_sizes),           cmocka_unit_test(test_rings),
+                                        cmocka_unit_test(test_bindings),        cmocka_unit_test(test_constraints),
+                                        cmocka_unit_test(test_no_allocation),   cmocka_unit_test(test_least_sizes),
+                                        cmocka_unit_test(test_short_sequences), cmocka_unit_test(test_long_sum) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
