@@ -33,7 +33,7 @@ static void count(tn_program *p) {
         s->flops += pk->k->flops;
         p->parallel |= pk->k->par_var >= 0;
     }
-    s->arena_bytes = (uint64_t)plan_temp_room(p->plan);
+    s->arena_bytes = drive_temp_room(p);
     s->arena_bound = (uint64_t)p->plan->temp_bound;
     s->state_bytes = (uint64_t)(p->plan->state_bytes + p->plan->shared_bytes);
 }
@@ -157,7 +157,8 @@ static void find_rows(tn_program *p) {
     p->rows = rows;
 }
 
-/* Steps of a run may overlap where temporaries have memory of their own; those of a run's sizes, where they are small. */
+/* Steps of a run may overlap where temporaries, and results that the next step overwrites, have memory of their own; those of a
+ * run's sizes, where they are small. */
 static void find_elems(tn_program *p) {
     const plan *l = p->plan;
     bool overlaps = l->params ? p->opts.mode == TN_MODE_LOOP && p->target.overlaps && mem_may_overlap(l)
@@ -168,7 +169,8 @@ static void find_elems(tn_program *p) {
         for (int b = 0; b < l->kernels.at[i].k->bufs.n; b++) {
             int32_t buf = l->kernels.at[i].args[b].buf;
             ext own = l->kernels.at[i].k->bufs.at[b].elems;
-            if (buf < 0 || l->bufs.at[buf].kind != PB_TEMP || elems[buf] == own) continue;
+            bool moves = buf >= 0 && (l->bufs.at[buf].kind == PB_TEMP || l->bufs.at[buf].kind == PB_OUTPUT);
+            if (!moves || elems[buf] == own) continue;
             elems[buf] = !elems[buf]        ? own
                          : l->params        ? ext_max(l->params, elems[buf], own)
                          : own > elems[buf] ? own

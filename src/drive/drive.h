@@ -41,7 +41,7 @@ struct tn_program {
     void **kernel_entry;    /* [plan.kernels.n] */
     const kmaps *maps;      /* [plan.kernels.n] of kernels for GPUs */
     const given_rows *rows; /* [plan.kernels.n]; NULL: all sizes are literals */
-    const ext *elems;       /* [plan.bufs.n] of temporaries that small sizes keep apart (run/dims.c); NULL: nothing is */
+    const ext *elems;       /* [plan.bufs.n] of what small sizes keep apart from step to step (run/dims.c); NULL: nothing is */
     bool parallel;          /* any kernel is split over threads */
     size_t scratch;         /* bytes in SLOT_SCRATCH, of all threads */
     buffer *consts;

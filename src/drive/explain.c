@@ -91,7 +91,7 @@ static void add_buffers(explain *x, arena *a) {
     }
     uint64_t shared = (uint64_t)p->shared_bytes;
     x->program_bytes = (uint64_t)p->const_bytes;
-    x->session_bytes = (uint64_t)(plan_temp_room(p) + p->state_bytes) + x->program->scratch;
+    x->session_bytes = (uint64_t)(drive_temp_room(x->program) + (size_t)p->state_bytes) + x->program->scratch;
     *(x->program->shared ? &x->program_bytes : &x->session_bytes) += shared;
 }
 

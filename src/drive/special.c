@@ -8,8 +8,9 @@
 #include "ir/kernel.h"
 
 enum {
-    WIDE_RANGE = 256,     /* times the least product of the dims: that of the largest, or one program is enough */
-    CONST_BYTES = 1 << 20 /* of a special program, at most */
+    WIDE_RANGE = 256,      /* times the least product of the dims: that of the largest, or one program is enough */
+    CONST_BYTES = 1 << 20, /* of a special program, at most */
+    RESULT_BYTES = 1 << 18 /* of a step */
 };
 
 bool drive_takes_special(const graph *g, const tn_compile_opts *o, const device *dev, const target *t) {
@@ -54,9 +55,18 @@ int drive_find_special(const tn_program *p, const int64_t *dims) {
     return -1;
 }
 
+/* With room for small results of steps at a time. */
+static int64_t temp_room(const tn_program *p) {
+    int64_t room = plan_temp_room(p->plan), results = 0;
+    const pstep *loop = plan_loop(p->plan);
+    for (int b = 0; b < p->plan->bufs.n && p->elems; b++)
+        if (p->elems[b] && p->plan->bufs.at[b].kind == PB_OUTPUT) results += plan_room(p->plan->bufs.at[b].bytes);
+    return p->elems && loop && loop->overlaps > 1 && results <= RESULT_BYTES ? room + loop->overlaps * results : room;
+}
+
 size_t drive_temp_room(const tn_program *p) {
-    int64_t most = plan_temp_room(p->plan);
+    int64_t most = temp_room(p);
     for (int i = 0; i < p->n_special; i++)
-        if (plan_temp_room(p->special[i]->plan) > most) most = plan_temp_room(p->special[i]->plan);
+        if (temp_room(p->special[i]) > most) most = temp_room(p->special[i]);
     return (size_t)most;
 }

@@ -39,6 +39,7 @@ typedef struct instance { /* of a graph; kept with its graph where numbers of th
     int n;          /* .. the first of them are those of the list's launches */
     uint64_t sizes; /* l.sizes that it was made or changed for */
     int copies;     /* of l.places */
+    bool results;   /* likewise */
     int at_once;    /* steps of a turn of a loop */
 } instance;
 
@@ -567,6 +568,7 @@ static int fill_arguments(const list *l, const gpu_node *n, int64_t step, int at
 static int run_node(list *l, const gpu_node *n, int64_t step) {
     cuda *d = l->dev;
     arguments a;
+    l->l.graph_steps = 0;
     int rc = fill_arguments(l, n, step, 0, &a);
     if (rc) return rc;
     if (n->kind == GPU_COPY)
@@ -683,7 +685,7 @@ static int add_to_chain(void *ud, int from, int to, int64_t step) {
 static int instantiate(list *l, instance *x, cu_object graph, cu_object *nodes, size_t room) {
     cuda *d = l->dev;
     int rc = d->cu.cuGraphInstantiate(&x->made, graph, 0);
-    x->copies = l->l.places ? l->l.places->copies : 0;
+    x->copies = l->l.places ? l->l.places->copies : 0, x->results = l->l.places && l->l.places->results;
     if (!rc && l->l.sizes) x->source = graph, x->nodes = nodes, x->room = room, x->sizes = l->l.sizes;
     return rc;
 }
@@ -692,6 +694,7 @@ static tn_status make_chain(list *l, instance *out, err *e) {
     static const gpu_walker walker = { add_to_chain, NULL };
     cuda *d = l->dev;
     chain c = { .l = l };
+    l->l.graph_steps = 1;
     int rc = d->cu.cuGraphCreate(&c.graph, 0);
     if (!rc) rc = gpu_list_walk(&l->l, 0, &walker, &c);
     if (!rc) rc = instantiate(l, out, c.graph, NULL, 0);
@@ -705,6 +708,7 @@ static tn_status make_graph(list *l, int steps, instance *out, err *e) {
     gpu_order order;
     const device_places *places = l->l.places;
     if (steps == 1) l->l.places = NULL;
+    l->l.graph_steps = steps;
     tn_status st = gpu_list_order(&l->l, steps, &order, e);
     l->l.places = places;
     if (st) return st;
@@ -724,8 +728,10 @@ static tn_status make_graph(list *l, int steps, instance *out, err *e) {
 static void patch_graph(list *l, int which) {
     cuda *d = l->dev;
     instance *x = &l->graph[which];
-    if (x->made && l->l.places && which != ONE_STEP && x->copies != l->l.places->copies) drop_graph(d, x);
+    const device_places *p = l->l.places;
+    if (x->made && p && which != ONE_STEP && (x->copies != p->copies || x->results != p->results)) drop_graph(d, x);
     if (!x->made || x->sizes == l->l.sizes) return;
+    l->l.graph_steps = x->n / l->l.n_nodes;
     int rc = x->nodes && d->cu.cuGraphExecKernelNodeSetParams ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
     for (int k = 0; k < x->n && !rc; k++) {
         const gpu_node *n = &l->l.nodes[k % l->l.n_nodes];
@@ -842,6 +848,7 @@ static tn_status make_loop(list *l, int at_once, instance *out, err *e) {
     cu_object graph = NULL, node;
     gpu_order order;
     uint64_t handle = 0;
+    l->l.graph_steps = at_once;
     tn_status st = gpu_list_order(&l->l, at_once, &order, e);
     if (st) return st;
     size_t n = loop_nodes(l, order.n), n_in = (size_t)at_once * (size_t)l->l.n_slots;
@@ -1003,6 +1010,7 @@ static int record_profile(list *l, const int *repeats, cu_object *events, int n)
 /* So many launches behind *last (NULL: at the begin of the graph), which is then the last of them. */
 static int add_repeated(list *l, const gpu_node *node, int times, cu_object graph, cu_object *last) {
     arguments a;
+    l->l.graph_steps = 1;
     int rc = fill_arguments(l, node, 0, 0, &a);
     for (int r = 0; r < times && !rc; r++) {
         cu_object next;

@@ -75,12 +75,14 @@ typedef struct device_arg {
     bool written;
     int place; /* GPU: of device_places, from 1 on, where there are any; 0: it stays at offset */
 } device_arg;
-/* Where arguments are in what is bound to their slot. Iteration i of a loop has them (i % copies) * stride bytes further on: so
- * many iterations have nothing in common there. */
+/* Where arguments are in what is bound to `slot`. Iteration i of a loop has them (i % copies) * stride bytes further on: so
+ * many iterations have nothing in common there. Results of other slots, if they have places, too, are there in an iteration
+ * whose results the next ones overwrite. */
 typedef struct device_places {
     const struct device_place { size_t offset, size; } * at;
-    int copies;
+    int slot, copies;
     size_t stride;
+    bool results;
 } device_places;
 /* A matrix of 2-byte elements that fills an argument: code copies boxes of so many rows and 128 bytes of it (device_caps.bulk).
  */

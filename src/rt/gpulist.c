@@ -268,9 +268,16 @@ bool gpu_loop_fits(const gpu_list *l) {
     return true;
 }
 
-uint64_t gpu_list_place(const gpu_list *l, const device_arg *a, int64_t step) {
-    const gpu_slot *s = &l->slots[a->slot];
+/* Those that hold for the argument in this step. */
+static const device_places *places_of(const gpu_list *l, const device_arg *a, int64_t step) {
     const device_places *p = a->place ? l->places : NULL;
+    if (!p || a->slot == p->slot) return p;
+    return p->results && step + 1 < l->graph_steps && !gpu_slot_moves(&l->slots[a->slot]) ? p : NULL;
+}
+
+uint64_t gpu_list_place(const gpu_list *l, const device_arg *a, int64_t step) {
+    const device_places *p = places_of(l, a, step);
+    const gpu_slot *s = &l->slots[p ? p->slot : a->slot];
     uint64_t offset = p ? p->at[a->place - 1].offset + p->stride * (uint64_t)(step % p->copies) : a->offset;
     return s->at + offset + s->stride * (uint64_t)((l->start + step) % s->length);
 }
@@ -365,13 +372,20 @@ int gpu_list_unrolled(const gpu_list *l, int most) {
 enum { MAX_SEARCHED = 1024 /* launches; of more, each waits for the one before */ };
 static const double PAYS = 0.75; /* longest path, of the length of a row */
 
-static size_t size_of(const gpu_list *l, const device_arg *a) {
-    return a->place && l->places ? l->places->at[a->place - 1].size : a->size;
+static size_t size_of(const gpu_list *l, const device_arg *a, int64_t step) {
+    const device_places *p = places_of(l, a, step);
+    const gpu_slot *s = &l->slots[a->slot];
+    bool sized = l->sizes && !a->offset && gpu_slot_moves(s) && s->stride < a->size; /* what these sizes have is a step */
+    return p ? p->at[a->place - 1].size : sized ? s->stride : a->size;
+}
+static const void *handle_of(const gpu_list *l, const device_arg *a, int64_t step) {
+    const device_places *p = places_of(l, a, step);
+    return l->slots[p ? p->slot : a->slot].handle;
 }
 
 static bool same_bytes(const gpu_list *l, const device_arg *x, int64_t step_x, const device_arg *y, int64_t step_y) {
-    size_t n = size_of(l, x), m = size_of(l, y);
-    if (!n || !m || l->slots[x->slot].handle != l->slots[y->slot].handle) return false;
+    size_t n = size_of(l, x, step_x), m = size_of(l, y, step_y);
+    if (!n || !m || handle_of(l, x, step_x) != handle_of(l, y, step_y)) return false;
     uint64_t a = gpu_list_place(l, x, step_x), b = gpu_list_place(l, y, step_y);
     return a < b + m && b < a + n;
 }

@@ -67,6 +67,7 @@ typedef struct gpu_list { /* the first member of a device's list */
     uint64_t sizes;              /* how often numbers of thread blocks, or others that launches are given, have changed */
     const device_places *places; /* of arguments that have one; NULL: they are where they were recorded */
     int64_t start;               /* the first step of a submit */
+    int64_t graph_steps;         /* of the graph that is being made; 0: there is none */
     bool loops;                  /* all nodes are repeated */
     bool open;                   /* .. and there may be more of them */
     bool sealed;

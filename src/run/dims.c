@@ -30,18 +30,25 @@ static int64_t bytes_of(const tn_session *s, const pio *io) {
     return bytes;
 }
 
-void session_place_temps(const tn_session *s, session_form *w) {
+/* Of temporaries, or of results, from `at` on. Returns where they end. */
+static int64_t place(const session_form *w, bool results, int64_t at) {
     const plan *p = w->p->plan;
-    int64_t all = 0, room = (int64_t)drive_temp_room(s->p);
-    if (s->p->plan->params && room > s->p->target.l2_bytes) room = s->p->target.l2_bytes;
     for (int b = 0; b < p->bufs.n; b++) {
-        if (!w->p->elems[b]) continue;
+        if (!w->p->elems[b] || (p->bufs.at[b].kind == PB_OUTPUT) != results) continue;
         int64_t bytes = ext_of(w->p->elems[b], w->rows) * (int64_t)dtype_size((tn_dtype)p->bufs.at[b].dtype);
-        w->place[b] = (struct device_place){ (size_t)all, (size_t)bytes };
-        all += plan_room(bytes);
+        w->place[b] = (struct device_place){ (size_t)at, (size_t)bytes };
+        at += plan_room(bytes);
     }
-    w->places = (device_places){ w->place, PLAN_MOST_AT_ONCE, (size_t)all };
-    while (w->places.copies && w->places.copies * all > room) w->places.copies /= 2;
+    return at;
+}
+
+void session_place_temps(const tn_session *s, session_form *w) {
+    int64_t room = (int64_t)drive_temp_room(s->p);
+    if (s->p->plan->params && room > s->p->target.l2_bytes) room = s->p->target.l2_bytes;
+    int64_t temps = place(w, false, 0), all = place(w, true, temps);
+    w->places = (device_places){ w->place, SLOT_TEMP, PLAN_MOST_AT_ONCE, (size_t)temps, false };
+    while (w->places.copies && w->places.copies * temps > room) w->places.copies /= 2;
+    if (w->places.copies > 1 && w->places.copies * all <= room) w->places.stride = (size_t)all, w->places.results = true;
 }
 
 tn_status session_set_dims(tn_session *s, const int64_t *values) {

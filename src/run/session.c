@@ -46,7 +46,7 @@ static tn_status launch_kernel(tn_session *s, const session_form *w, list *l, in
         const pbuf *pb = &p->plan->bufs.at[pk->args[b].buf];
         for (int m = 0; m < of->n; m++)
             if (of->at[m].buf == b) maps[m] = (device_map){ what.n_args, of->at[m].pitch, of->at[m].rows, of->at[m].box_rows };
-        int place = w->place && pb->kind == PB_TEMP ? pk->args[b].buf + 1 : 0;
+        int place = w->place && p->elems[pk->args[b].buf] ? pk->args[b].buf + 1 : 0;
         args[what.n_args++] =
             (device_arg){ pb->slot, (size_t)pb->offset, (size_t)pb->bytes, k->bufs.at[b].kind != KB_IN, place };
     }

@@ -15,7 +15,7 @@ static const device_places *make_places(int copies) {
     static struct device_place at[PLACES];
     static device_places places;
     for (int i = 0; i < PLACES; i++) at[i] = (struct device_place){ (size_t)random_below(3) * 8, (size_t)random_below(3) * 8 };
-    places = (device_places){ at, copies, 16 };
+    places = (device_places){ at, random_below(SLOTS), copies, 16, random_below(2) };
     return copies ? &places : NULL;
 }
 
@@ -41,30 +41,43 @@ static gpu_list *make_list(mem m, int nodes, bool ring) {
     return l;
 }
 
+/* Whether the argument is where the list's places say: results of other slots in all steps but the last. */
+static bool has_place(const gpu_list *l, const device_arg *a, int64_t step) {
+    if (!l->places || !a->place) return false;
+    return a->slot == l->places->slot ||
+           (l->places->results && step + 1 < l->graph_steps && !gpu_slot_moves(&l->slots[a->slot]));
+}
+static size_t size_at(const gpu_list *l, const device_arg *a, int64_t step) {
+    return has_place(l, a, step) ? l->places->at[a->place - 1].size : a->size;
+}
+static const void *handle_at(const gpu_list *l, const device_arg *a, int64_t step) {
+    return l->slots[has_place(l, a, step) ? l->places->slot : a->slot].handle;
+}
+
 static bool touch(const gpu_list *l, int late, int early) { /* a byte that both touch and one writes */
     const gpu_node *x = &l->nodes[late % l->n_nodes], *y = &l->nodes[early % l->n_nodes];
     for (int i = 0; i < x->n_args; i++)
         for (int j = 0; j < y->n_args; j++) {
             const device_arg *a = &x->args[i], *b = &y->args[j];
-            size_t n = l->places && a->place ? l->places->at[a->place - 1].size : a->size;
-            size_t m = l->places && b->place ? l->places->at[b->place - 1].size : b->size;
+            int64_t step_a = late / l->n_nodes, step_b = early / l->n_nodes;
+            size_t n = size_at(l, a, step_a), m = size_at(l, b, step_b);
             if (!a->written && !b->written) continue;
-            if (l->slots[a->slot].handle != l->slots[b->slot].handle) continue;
+            if (handle_at(l, a, step_a) != handle_at(l, b, step_b)) continue;
             for (size_t p = 0; p < n; p++)
                 for (size_t q = 0; q < m; q++)
-                    if (gpu_list_place(l, a, late / l->n_nodes) + p == gpu_list_place(l, b, early / l->n_nodes) + q)
-                        return true;
+                    if (gpu_list_place(l, a, step_a) + p == gpu_list_place(l, b, step_b) + q) return true;
         }
     return false;
 }
 
 /* Whether it is not a row. */
-static bool check_order(const gpu_list *l, int steps) {
+static bool check_order(gpu_list *l, int steps) {
     static bool reach[MOST * 3][MOST * 3], needed[MOST * 3][MOST * 3];
     gpu_order o;
     err e;
     bool row = true;
     int exact = 0;
+    l->graph_steps = steps;
     assert_int_equal(gpu_list_order(l, steps, &o, &e), TN_OK);
     int n = l->n_nodes * steps;
     assert_int_equal(o.n, n);
@@ -141,6 +154,45 @@ static void test_out_of_memory(void **state) {
     assert_int_equal(memory_of.alive, 0);
 }
 
+/* A result that the next step overwrites is apart from it; one that moves, and the last step's, are where they are bound. What
+ * sizes of a run leave of a step is all that it touches. */
+static void test_results(void **state) {
+    (void)state;
+    gpu_list *l;
+    gpu_node *n;
+    gpu_order o;
+    err e;
+    const struct device_place at = { 8, 16 };
+    const device_places places = { &at, 1, 2, 32, true };
+    device_arg y = { 0, 0, 24, true, 1 };
+    device_launch what = { .entry = memory, .block_threads = 32, .grid_blocks = 1, .args = &y, .n_args = 1 };
+    assert_non_null(l = gpu_list_new(mem_libc(), sizeof *l, SLOTS, &e));
+    assert_int_equal(gpu_list_launch(l, &what, 64, &n, &e), TN_OK);
+    for (int s = 0; s < SLOTS; s++) gpu_list_bind(l, s, memory[s], (uint64_t)s * 100);
+    assert_int_equal(gpu_list_place(l, &y, 0), 0);
+    gpu_list_places(l, &places);
+    assert_int_equal(gpu_list_place(l, &y, 0), 0); /* of no graph */
+    l->graph_steps = 4;
+    assert_int_equal(gpu_list_place(l, &y, 0), 108);
+    assert_int_equal(gpu_list_place(l, &y, 1), 140);
+    assert_int_equal(gpu_list_place(l, &y, 2), 108);
+    assert_int_equal(gpu_list_place(l, &y, 3), 0);
+    assert_int_equal(gpu_list_order(l, 4, &o, &e), TN_OK);
+    assert_int_equal(o.first[4], 1); /* the third step waits for the first */
+    gpu_order_free(l, &o);
+    gpu_list_ring(l, 0, 16, 9);
+    assert_int_equal(gpu_list_place(l, &y, 1), 16);
+    assert_int_equal(gpu_list_order(l, 4, &o, &e), TN_OK);
+    assert_int_equal(o.first[4], 3); /* 24 bytes of each */
+    gpu_order_free(l, &o);
+    gpu_list_sizes(l, &(int64_t){ 2 }, NULL);
+    l->sizes = 1;
+    assert_int_equal(gpu_list_order(l, 4, &o, &e), TN_OK);
+    assert_int_equal(o.first[4], 0);
+    gpu_order_free(l, &o);
+    gpu_list_free(l, sizeof *l);
+}
+
 /* Where the steps of slots lie that move, one behind the other, and what does not fit them. */
 static void test_loop(void **state) {
     (void)state;
@@ -173,10 +225,8 @@ static void test_loop(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),
-        cmocka_unit_test(test_long_lists),
-        cmocka_unit_test(test_out_of_memory),
-        cmocka_unit_test(test_loop),
+        cmocka_unit_test(test_order),   cmocka_unit_test(test_long_lists), cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_results), cmocka_unit_test(test_loop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
