@@ -1,13 +1,14 @@
 /* elf.c - machine code and constant data as a relocatable object of ELF for x86-64, with a symbol each, and such an object as a
- * static library. In: position-independent code, bytes. Out: the bytes of the file. */
+ * static library. In: position-independent code, bytes. Out: the bytes of the file. Calls of imports go by way of the linker's
+ * table of addresses (GOT), so that the code can be part of any program. */
 #include "emit/emit.h"
 
 #include <elf.h>
 
-enum { TEXT = 1, RODATA, SYMTAB, STRTAB, STACK, SHSTRTAB, N_SECTIONS, CODE_ALIGN = 64 };
+enum { TEXT = 1, RODATA, RELOCATIONS, SYMTAB, STRTAB, STACK, SHSTRTAB, N_SECTIONS, CODE_ALIGN = 64, OWN_SYMBOLS = 3 };
 
-static const char section_names[] = "\0.text\0.rodata\0.symtab\0.strtab\0.note.GNU-stack\0.shstrtab";
-static const uint32_t section_name[N_SECTIONS] = { 0, 1, 7, 15, 23, 31, 47 };
+static const char section_names[] = "\0.text\0.rodata\0.rela.text\0.symtab\0.strtab\0.note.GNU-stack\0.shstrtab";
+static const uint32_t section_name[N_SECTIONS] = { 0, 1, 7, 15, 26, 34, 42, 58 };
 
 static void align(str *out, size_t n) {
     while (out->n % n) str_addn(out, "", 1);
@@ -22,28 +23,43 @@ static void add(str *out, Elf64_Shdr *h, uint32_t type, uint64_t flags, size_t t
     str_addn(out, data, n);
 }
 
+static uint32_t add_name(str *names, const char *name, const char *end) { /* where it is */
+    uint32_t at = (uint32_t)names->n;
+    str_addf(names, "%s%s", name, end);
+    str_addn(names, "", 1);
+    return at;
+}
+
+static Elf64_Rela *relocations(const machine_code *code, arena *a) {
+    Elf64_Rela *r = ARENA_ARRAY(a, Elf64_Rela, code->calls.n + 1);
+    for (int i = 0; i < code->calls.n; i++) {
+        const machine_call *c = &code->calls.at[i];
+        r[i] = (Elf64_Rela){ c->offset, ELF64_R_INFO((uint64_t)(OWN_SYMBOLS + c->import), R_X86_64_GOTPCREL), -4 };
+    }
+    return r;
+}
+
 void emit_elf(const machine_code *code, size_t entry, const void *data, size_t n_data, const char *name, str *out) {
     Elf64_Shdr h[N_SECTIONS] = { 0 };
     str names;
     str_init(&names, out->a);
     str_addn(&names, "", 1);
-    str_addf(&names, "%s_code", name);
-    str_addn(&names, "", 1);
-    uint32_t second = (uint32_t)names.n;
-    str_addf(&names, "%s_data", name);
-    str_addn(&names, "", 1);
-    Elf64_Sym symbols[3] = { { 0 },
-                             { .st_name = 1,
-                               .st_info = ELF64_ST_INFO(STB_GLOBAL, STT_FUNC),
-                               .st_other = STV_HIDDEN,
-                               .st_shndx = TEXT,
-                               .st_value = entry,
-                               .st_size = code->n_text - entry },
-                             { .st_name = second,
-                               .st_info = ELF64_ST_INFO(STB_GLOBAL, STT_OBJECT),
-                               .st_other = STV_HIDDEN,
-                               .st_shndx = RODATA,
-                               .st_size = n_data } };
+    size_t n_symbols = OWN_SYMBOLS + (size_t)code->imports.n;
+    Elf64_Sym *symbols = ARENA_ARRAY(out->a, Elf64_Sym, n_symbols);
+    symbols[1] = (Elf64_Sym){ .st_name = add_name(&names, name, "_code"),
+                              .st_info = ELF64_ST_INFO(STB_GLOBAL, STT_FUNC),
+                              .st_other = STV_HIDDEN,
+                              .st_shndx = TEXT,
+                              .st_value = entry,
+                              .st_size = code->n_text - entry };
+    symbols[2] = (Elf64_Sym){ .st_name = add_name(&names, name, "_data"),
+                              .st_info = ELF64_ST_INFO(STB_GLOBAL, STT_OBJECT),
+                              .st_other = STV_HIDDEN,
+                              .st_shndx = RODATA,
+                              .st_size = n_data };
+    for (int i = 0; i < code->imports.n; i++)
+        symbols[OWN_SYMBOLS + i] = (Elf64_Sym){ .st_name = add_name(&names, code->imports.at[i].name, ""),
+                                                .st_info = ELF64_ST_INFO(STB_GLOBAL, STT_NOTYPE) };
     Elf64_Ehdr head = { .e_ident = { ELFMAG0, ELFMAG1, ELFMAG2, ELFMAG3, ELFCLASS64, ELFDATA2LSB, EV_CURRENT },
                         .e_type = ET_REL,
                         .e_machine = EM_X86_64,
@@ -55,7 +71,10 @@ void emit_elf(const machine_code *code, size_t entry, const void *data, size_t n
     str_addn(out, (const char *)&head, sizeof head);
     add(out, &h[TEXT], SHT_PROGBITS, SHF_ALLOC | SHF_EXECINSTR, CODE_ALIGN, code->bytes, code->n_bytes);
     add(out, &h[RODATA], SHT_PROGBITS, SHF_ALLOC, CODE_ALIGN, data, n_data);
-    add(out, &h[SYMTAB], SHT_SYMTAB, 0, 8, symbols, sizeof symbols);
+    add(out, &h[RELOCATIONS], SHT_RELA, SHF_INFO_LINK, 8, relocations(code, out->a),
+        (size_t)code->calls.n * sizeof(Elf64_Rela));
+    h[RELOCATIONS].sh_link = SYMTAB, h[RELOCATIONS].sh_info = TEXT, h[RELOCATIONS].sh_entsize = sizeof(Elf64_Rela);
+    add(out, &h[SYMTAB], SHT_SYMTAB, 0, 8, symbols, n_symbols * sizeof *symbols);
     h[SYMTAB].sh_link = STRTAB, h[SYMTAB].sh_info = 1, h[SYMTAB].sh_entsize = sizeof *symbols;
     add(out, &h[STRTAB], SHT_STRTAB, 0, 1, names.s, names.n);
     add(out, &h[STACK], SHT_PROGBITS, 0, 1, "", 0);

@@ -54,11 +54,16 @@ typedef struct machine_name {
     const char *name;
     size_t offset, size; /* size: of an entry's code; 0 for imports */
 } machine_name;
+typedef struct machine_call {
+    size_t offset; /* of the last 4 bytes of a call by way of an import's cell: how far that is from behind them */
+    int import;
+} machine_call;
 typedef struct machine_code {
     unsigned char *bytes;
     size_t n_bytes, n_text;               /* of the image; of the code at its start */
     int64_t scratch;                      /* bytes in SLOT_SCRATCH of each thread */
     VEC(machine_name) functions, imports; /* functions: the entries of emit_c, and kernels by their own names */
+    VEC(machine_call) calls;
 } machine_code;
 /* False when some kernel has an instruction without a machine form: out_why then names both. Memory: a.
  * listing (may be NULL) gets the code as text. */
@@ -66,7 +71,8 @@ bool emit_x86(const plan *p, x86_level level, arena *a, machine_code *out, str *
 /* Whether there is code for an instruction set as device_caps.isa names it, and at which level. */
 bool emit_x86_level(const char *isa, x86_level *out);
 
-/* elf.c: an object with the hidden symbols <name>_code, which is at `entry` of the code, and <name>_data. */
+/* elf.c: an object with the hidden symbols <name>_code, which is at `entry` of the code, and <name>_data; its imports are
+ * symbols that the linker finds. */
 void emit_elf(const machine_code *code, size_t entry, const void *data, size_t n_data, const char *name, str *out);
 /* Such an object as a static library of one member, with an index of its symbols. */
 void emit_archive(const str *object, const char *name, str *out);

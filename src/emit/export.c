@@ -699,15 +699,15 @@ void export_object(exporter *x, export_files *out) {
     if (x->threads > 1) unsupported(x, "threads of the host");
     if (!emit_x86_level(x->f->isa, &level)) unsupported(x, x->f->isa);
     if (!emit_x86(x->p, level, x->a, &code, NULL, &reason)) unsupported(x, reason);
-    if (code.imports.n) unsupported(x, arena_printf(x->a, "what calls %s of libm", code.imports.at[0].name));
     for (int i = 0; i < code.functions.n; i++)
         if (!strcmp(code.functions.at[i].name, "tn_main")) entry = code.functions.at[i].offset;
     x->arena_bytes = x->temp_bytes + code.scratch + EXPORT_ALIGN;
     say(x, &out->header,
         "/* @.h - the interface of %s for x86-64 (%s). One file of the host's defines ^_IMPLEMENTATION before it "
         "includes this:\n"
-        " * there the few lines are that hand memory to the code. */\n",
-        x->f->archive ? "a static library" : "an object", x->f->isa);
+        " * there the few lines are that hand memory to the code.%s */\n",
+        x->f->archive ? "a static library" : "an object", x->f->isa,
+        code.imports.n ? " The code calls functions of libm: link with -lm." : "");
     export_print_interface(x, &out->header);
     say(x, &out->header,
         "#ifdef ^_IMPLEMENTATION\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n"

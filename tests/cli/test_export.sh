@@ -107,7 +107,9 @@ if [ "$(uname -m)" = x86_64 ]; then
         done
     done
     refused 1 'a library has its data inside' @cnn:1 -o libx.a --weights x.bin
-    refused 1 'pow of libm' @digits-train:2 -o x.o --target object --train
+    "$tenon" export @digits-train:2 -o x.o --target object --train --quiet && nm -u x.o | grep -q ' pow$' && grep -q 'link with -lm' x.h ||
+        fail "an object that calls libm: $(nm -u x.o)"
+    refused 1 'threads of the host' @cnn:1 -o x.o --target object --threads 2
     refused 1 'no machine code for neon' @cnn:1 -o x.o --target object --cpu neon
     refused 1 'data inside' @cnn:1 -o x.o --target object --weights x.bin
     refused 1 'there is no elf' @cnn:1 -o x.o --target elf

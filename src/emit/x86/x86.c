@@ -460,6 +460,9 @@ bool emit_x86(const plan *p, x86_level level, arena *a, machine_code *out, str *
     out->bytes = im.s.at, out->n_bytes = im.s.n;
     for (int i = 0; i < im.imports.names.n; i++)
         VEC_PUSH(a, &out->imports, (machine_name){ im.imports.names.at[i], cells + 8 * (size_t)i, 0 });
+    for (int i = 0; i < im.s.fixups.n; i++)
+        if (im.s.fixups.at[i].kind == X86_CELL)
+            VEC_PUSH(a, &out->calls, (machine_call){ im.s.fixups.at[i].at, im.s.fixups.at[i].to });
     if (listing) print_listing(&im, listing);
     return true;
 }
