@@ -40,8 +40,10 @@ void onnx_op_gather_elements(onnx_call *c) {
 /* Tuples of indices into dims, as i64: negative ones count from the end. */
 static tn_tensor tuples(onnx_call *c, const int64_t *dims, int64_t k) {
     tn_tensor at = tn_cast(onnx_t(c, 1), TN_I64);
-    if (onnx_is_open(onnx_dims(dims, (int)k))) onnx_refuse(c, "indices along a size that a run gives");
-    return tn_select(tn_lt(at, onnx_scalar(at, 0)), tn_add(at, onnx_ints_const(c, dims, (int)k)), at);
+    onnx_val size = { .kind = TN_ONNX_TENSOR, .elem = ELEM_I64, .shape = TN_DIMS(k), .n = k, .sizes = dims };
+    bool open = onnx_is_open(onnx_dims(dims, (int)k));
+    tn_tensor n = open ? onnx_val_tensor(c, &size) : onnx_ints_const(c, dims, (int)k);
+    return tn_select(tn_lt(at, onnx_scalar(at, 0)), tn_add(at, n), at);
 }
 
 void onnx_op_gather_nd(onnx_call *c) {

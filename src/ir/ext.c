@@ -200,48 +200,74 @@ static int compare(const exts *t, ext x, ext y) {
     return a ? a : compare(t, r->b, s->b);
 }
 
+/* A whole part: x = a / b, where b divides a. */
+static const ext_row *whole_part(const exts *t, ext x) {
+    const ext_row *r = with_literal(t, x, EXT_FLOOR);
+    return r && ext_divisor(t, r->a) % r->b == 0 && exts_row(t, r->a)->op != EXT_ADD ? r : NULL;
+}
+
 enum { MOST_SUMMANDS = 16 };
 typedef struct sum {
     int n;
     struct {
         ext of;
-        int64_t times;
+        int64_t times, part; /* of * times / part */
     } at[MOST_SUMMANDS];
     int64_t literal;
 } sum;
 
-static bool add_summands(const exts *t, ext x, sum *out) {
+static bool add_summands(const exts *t, ext x, int64_t times, sum *out) {
     const ext_row *r = ext_is_lit(x) ? NULL : exts_row(t, x);
-    if (!r) return !__builtin_add_overflow(out->literal, x, &out->literal);
-    if (r->op == EXT_ADD) return add_summands(t, r->a, out) && add_summands(t, r->b, out);
+    if (!r) return !__builtin_mul_overflow(x, times, &x) && !__builtin_add_overflow(out->literal, x, &out->literal);
+    if (r->op == EXT_ADD) return add_summands(t, r->a, times, out) && add_summands(t, r->b, times, out);
     bool scaled = r->op == EXT_MUL && ext_is_lit(r->b);
     ext of = scaled ? r->a : x;
-    int64_t times = scaled ? r->b : 1;
+    if (scaled && __builtin_mul_overflow(times, r->b, &times)) return false;
+    if (scaled && exts_row(t, of)->op == EXT_ADD) return add_summands(t, of, times, out);
+    const ext_row *whole = whole_part(t, of);
+    int64_t part = whole ? whole->b : 1;
+    if (whole) of = whole->a;
     int i = 0, order = 1;
     while (i < out->n && (order = compare(t, out->at[i].of, of)) < 0) i++;
-    if (i < out->n && order == 0) return !__builtin_add_overflow(out->at[i].times, times, &out->at[i].times);
+    if (i < out->n && order == 0) {
+        int64_t own = out->at[i].part, both = gcd(own, part);
+        if (__builtin_mul_overflow(out->at[i].times, part / both, &out->at[i].times) ||
+            __builtin_mul_overflow(times, own / both, &times) || __builtin_mul_overflow(own, part / both, &out->at[i].part))
+            return false;
+        return !__builtin_add_overflow(out->at[i].times, times, &out->at[i].times);
+    }
     if (out->n == MOST_SUMMANDS) return false;
     memmove(&out->at[i + 1], &out->at[i], sizeof out->at[0] * (size_t)(out->n++ - i));
-    out->at[i].of = of, out->at[i].times = times;
+    out->at[i].of = of, out->at[i].times = times, out->at[i].part = part;
     return true;
 }
 
-/* A sum is one row, whatever the order in which it was added: (a*2 + b) + literal. */
+/* What divides all of a sum. */
+static int64_t content(const sum *all) {
+    int64_t g = all->literal;
+    for (int i = 0; i < all->n; i++) g = gcd(all->at[i].times, g);
+    return g < 0 ? -g : g;
+}
+
+/* A sum is one row, whatever the order in which it was added, times what divides all of it: ((a*2 + b) + literal)*2. */
 ext ext_add(exts *t, ext x, ext y) {
     sum all = { 0 };
     if (x == 0 || y == 0) return x ? x : y;
     if (ext_is_lit(x) && ext_is_lit(y)) return make(t, EXT_ADD, x, y);
-    if (!add_summands(t, x, &all) || !add_summands(t, y, &all)) return make(t, EXT_ADD, x, y);
-    ext e = 0, loose[MOST_SUMMANDS]; /* sums that were multiplied, and are no more */
+    if (!add_summands(t, x, 1, &all) || !add_summands(t, y, 1, &all)) return make(t, EXT_ADD, x, y);
+    ext e = 0;
     bool any = false;
-    int n_loose = 0;
+    int left = all.literal != 0;
+    for (int i = 0; i < all.n; i++) {
+        int64_t both = gcd(all.at[i].part, all.at[i].times < 0 ? -all.at[i].times : all.at[i].times);
+        left += all.at[i].times != 0, all.at[i].part /= both, all.at[i].times /= both;
+    }
+    int64_t by = left > 1 ? content(&all) : 1;
+    all.literal /= by;
     for (int i = 0; i < all.n; i++) {
         if (!all.at[i].times) continue;
-        if (all.at[i].times == 1 && exts_row(t, all.at[i].of)->op == EXT_ADD) {
-            loose[n_loose++] = all.at[i].of;
-            continue;
-        }
-        ext one = ext_mul(t, all.at[i].of, all.at[i].times);
+        ext of = all.at[i].part > 1 ? ext_floor_div(t, all.at[i].of, all.at[i].part) : all.at[i].of;
+        ext one = ext_mul(t, of, all.at[i].times / by);
         ext next = any && !ext_is_lit(one) ? make(t, EXT_ADD, e, one) : one;
         if (!ext_is_lit(next)) {
             e = next, any = true;
@@ -251,8 +277,7 @@ ext ext_add(exts *t, ext x, ext y) {
         any = any && ext_is_lit(one); /* else the sum so far went into the literal */
     }
     e = !any ? all.literal : all.literal ? make(t, EXT_ADD, e, all.literal) : e;
-    for (int i = 0; i < n_loose; i++) e = ext_add(t, e, loose[i]);
-    return e;
+    return by > 1 ? ext_mul(t, e, by) : e;
 }
 
 enum { MOST_FACTORS = 16 };
@@ -266,6 +291,27 @@ static bool add_factors(const exts *t, ext x, ext *at, int *n) {
     return true;
 }
 
+/* A factor of x that is a whole part takes what it can of *by: floor(n / 4)*2 is floor(n / 2). False: there is none. */
+static bool absorbs(exts *t, ext x, int64_t by, ext *out) {
+    const ext_row *r = whole_part(t, x);
+    ext at[MOST_FACTORS];
+    int n = 0;
+    if (r) {
+        int64_t both = gcd(r->b, by < 0 ? -by : by);
+        if (both > 1) *out = ext_mul(t, ext_floor_div(t, r->a, r->b / both), by / both);
+        return both > 1;
+    }
+    r = ext_is_lit(x) ? NULL : exts_row(t, x);
+    if (!r || r->op != EXT_MUL || ext_is_lit(r->b) || !add_factors(t, x, at, &n)) return false;
+    for (int i = 0; i < n; i++) {
+        if (!absorbs(t, at[i], by, out)) continue;
+        for (int k = 0; k < n; k++)
+            if (k != i) *out = ext_mul(t, *out, at[k]);
+        return true;
+    }
+    return false;
+}
+
 /* A product of symbolic factors is one row, whatever the order in which it was multiplied: ((a*b)*c)*literal. */
 ext ext_mul(exts *t, ext x, ext y) {
     if (ext_is_lit(x) && !ext_is_lit(y)) return ext_mul(t, y, x);
@@ -276,13 +322,15 @@ ext ext_mul(exts *t, ext x, ext y) {
         a = ext_mul(t, a, y);
         return ext_add(t, a, ext_mul(t, b, y));
     }
+    ext e;
+    if (ext_is_lit(y) && !r && absorbs(t, x, y, &e)) return e;
     if (ext_is_lit(y)) return r ? ext_mul(t, r->a, make(t, EXT_MUL, r->b, y)) : make(t, EXT_MUL, x, y);
     if (r) return ext_mul(t, ext_mul(t, r->a, y), r->b);
     if ((r = with_literal(t, y, EXT_MUL))) return ext_mul(t, ext_mul(t, x, r->a), r->b);
     ext at[MOST_FACTORS];
     int n = 0;
     if (!add_factors(t, x, at, &n) || !add_factors(t, y, at, &n)) return fail(t, "a symbolic size of too many factors");
-    ext e = at[0];
+    e = at[0];
     int64_t literal = 1; /* of factors whose product has one value */
     for (int i = 1; i < n; i++) {
         e = ext_is_lit(e) ? at[i] : make(t, EXT_MUL, e, at[i]);
@@ -317,6 +365,12 @@ static ext divide(exts *t, ext_op op, ext x, ext y) {
     const ext_row *s = ext_is_lit(y) ? with_literal(t, x, op) : NULL;
     int64_t both;
     if (s && size_mul(s->b, y, &both)) return divide(t, op, s->a, both); /* a part of a part */
+    s = ext_is_lit(y) ? with_literal(t, x, EXT_ADD) : NULL;
+    if (s && ext_divisor(t, s->a) % y == 0) { /* (n + 3)/4 is n/4 + 3/4 where 4 divides n */
+        ext whole = s->a, rest = make(t, op, s->b, y);
+        return ext_add(t, divide(t, EXT_FLOOR, whole, y), rest);
+    }
+    if (ext_is_lit(y) && ext_divisor(t, x) % y == 0) op = EXT_FLOOR;
     return r && r->b % y == 0 ? ext_mul(t, r->a, r->b / y) : make(t, op, x, y);
 }
 

@@ -254,7 +254,7 @@ static const char *infer_arg(rule *r) {
 /* The product of dims, as a literal times symbolic factors, ascending. */
 enum { MOST_FACTORS = 32 };
 typedef struct product {
-    int64_t literal;
+    int64_t literal, part; /* literal / part times the factors */
     int n;
     ext at[MOST_FACTORS];
 } product;
@@ -268,6 +268,8 @@ static bool multiply(const rule *r, product *x, ext d, int depth) {
     }
     if (row->op == EXT_MUL && depth < MOST_FACTORS)
         return multiply(r, x, row->a, depth + 1) && multiply(r, x, row->b, depth + 1);
+    if (row->op == EXT_FLOOR && ext_is_lit(row->b) && ext_divisor(r->g->params, row->a) % row->b == 0)
+        return size_mul(x->part, row->b, &x->part) && multiply(r, x, row->a, depth + 1);
     if (x->n == MOST_FACTORS) return false;
     int i = x->n++;
     for (; i > 0 && x->at[i - 1] > d; i--) x->at[i] = x->at[i - 1];
@@ -275,13 +277,15 @@ static bool multiply(const rule *r, product *x, ext d, int depth) {
     return true;
 }
 static bool product_of(const rule *r, int rank, const ext *dims, product *out) {
-    *out = (product){ .literal = 1 };
+    *out = (product){ .literal = 1, .part = 1 };
     for (int i = 0; i < rank; i++)
         if (!multiply(r, out, dims[i], 0)) return false;
     return true;
 }
-static bool same_factors(const product *x, const product *y) {
-    return x->n == y->n && !memcmp(x->at, y->at, sizeof *x->at * (size_t)x->n);
+static bool same_product(const product *x, const product *y) {
+    int64_t a, b;
+    return size_mul(x->literal, y->part, &a) && size_mul(y->literal, x->part, &b) && a == b && x->n == y->n &&
+           !memcmp(x->at, y->at, sizeof *x->at * (size_t)x->n);
 }
 static int count_dim(int rank, const int64_t *dims, int64_t d) {
     int n = 0;
@@ -295,10 +299,10 @@ static const char *infer_reshape(rule *r) {
     result_spec(r, (tn_dtype)x->dtype);
     if (!product_of(r, x->rank, x->dims, &from) || !product_of(r, s->rank, s->dims, &to))
         return SHAPE(r, "%s has more elements than 63 bits can count", dims_text(r, s->rank, s->dims));
-    if (from.literal != 0 && to.literal != 0 && (from.n || to.n) && (from.literal != to.literal || !same_factors(&from, &to)))
+    if (from.literal != 0 && to.literal != 0 && (from.n || to.n) && !same_product(&from, &to))
         return SHAPE(r, "%s and the result %s do not have as many elements for all values of the symbolic dims",
                      dims_text(r, x->rank, x->dims), dims_text(r, s->rank, s->dims));
-    if (from.literal != to.literal)
+    if ((from.literal == 0 || to.literal == 0 || (!from.n && !to.n)) && from.literal != to.literal)
         return SHAPE(r, "%s has %lld elements, the result %s would have %lld", dims_text(r, x->rank, x->dims),
                      (long long)from.literal, dims_text(r, s->rank, s->dims), (long long)to.literal);
     return NULL;

@@ -159,6 +159,34 @@ static const struct {
     { "$m*$n*9 - 2", "$m + ($m*($n - 1)) + ($m*$n)*($z - 1) - 1", false },
 };
 
+/* One row, however they are written. */
+static const char *const equal[][2] = {
+    { "($n - 1)*2 + 2", "$n*2" },
+    { "$n*2 + $m*2 + 4", "($n + $m + 2)*2" },
+    { "($n + 1)*6 - ($n + 1)*2", "$n*4 + 4" },
+    { "floor(($e - 1) / 2)*2 + 2", "$e" }, /* e is a multiple of 8 */
+    { "floor($e / 4)*2", "ceil($e / 2)" },
+    { "$e - floor($e / 2)", "floor($e / 2)" },
+    { "$n*floor($e / 4)*2*floor($e / 4)*32", "$n*16*floor($e / 2)*floor($e / 2)" },
+    { "ceil(($e*3 + 5) / 4)", "floor($e*3 / 4) + 2" },
+};
+static void test_sums(void **state) {
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(equal); i++) {
+        arena a;
+        guard gd;
+        str text;
+        arena_init(&a, mem_libc(), &gd);
+        if (!GUARD_TRY(&gd)) fail_msg("%s: %s", equal[i][0], gd.err.text);
+        str_init(&text, &a);
+        str_addf(&text, "kernel @k<n 1..90, m 1..9, e 8..800 by 8>(b0 in f32[%s], b1 in f32[%s]) scalar {\n}", equal[i][0],
+                 equal[i][1]);
+        const kernel *k = kernel_parse(&a, text.s, text.n, "equal");
+        if (k->bufs.at[0].elems != k->bufs.at[1].elems) fail_msg("%s is not %s", equal[i][0], equal[i][1]);
+        arena_fini(&a);
+    }
+}
+
 static void test_comparisons(void **state) {
     (void)state;
     arena a;
@@ -284,11 +312,11 @@ static const struct {
     { "kernel @k<n 1..9>(b0 out f32[9]) scalar {\n var i = 9\n loop i = $n - 4 .. $n step 1\n end\n}", "outside the variable" },
     { "kernel @k<n 8..64 by 4>(b0 out f32[64]) tiled {\n var i = $n\n loop i = 0 .. $n step 8\n end\n}", "last step" },
     { "kernel @k<n 8..64 by 8>(b0 out f32[64]) tiled {\n var i = $n\n loop i = 0 .. $n step 8\n end\n}", NULL },
-    { "kernel @k<n 1..9>(b0 out f32[$n*-6 + 60]) tiled blocks ceil(($n*-6 + 60) / 32) threads 32 {\n var i = 54 row\n"
-      " %1 = const 1  f32\n loop i = 0 .. $n*-6 + 60 step 1 grid-threads\n store b0[i], %1  f32\n end\n}",
+    { "kernel @k<n 1..9>(b0 out f32[($n*-1 + 10)*6]) tiled blocks ceil(($n*-1 + 10)*6 / 32) threads 32 {\n var i = 54 row\n"
+      " %1 = const 1  f32\n loop i = 0 .. ($n*-1 + 10)*6 step 1 grid-threads\n store b0[i], %1  f32\n end\n}",
       NULL }, /* the largest n makes it least */
-    { "kernel @k<n 1..9>(b0 out f32[$n*-6 + 60]) tiled blocks ceil(($n*-6 + 60) / 32) threads 32 {\n var i = 54 row\n"
-      " %1 = const 1  f32\n loop i = 0 .. $n*-6 + 60 step 1 grid-threads\n store b0[i + 1], %1  f32\n end\n}",
+    { "kernel @k<n 1..9>(b0 out f32[($n*-1 + 10)*6]) tiled blocks ceil(($n*-1 + 10)*6 / 32) threads 32 {\n var i = 54 row\n"
+      " %1 = const 1  f32\n loop i = 0 .. ($n*-1 + 10)*6 step 1 grid-threads\n store b0[i + 1], %1  f32\n end\n}",
       "" },
     { "kernel @k<n 1..9>(b0 out f32[$n]) tiled parallel i {\n var i = $n row\n %1 = const 1  f32\n loop i = 0 .. $n step 1 "
       "parallel\n store b0[0], %1  f32\n end\n}",
@@ -404,7 +432,7 @@ static void test_values(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_expressions), cmocka_unit_test(test_comparisons),
-                                        cmocka_unit_test(test_kernels), cmocka_unit_test(test_refused),
-                                        cmocka_unit_test(test_values) };
+                                        cmocka_unit_test(test_kernels),     cmocka_unit_test(test_refused),
+                                        cmocka_unit_test(test_values),      cmocka_unit_test(test_sums) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

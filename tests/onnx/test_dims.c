@@ -341,6 +341,10 @@ static void test_ops(void **state) {
     RUNS(13, F32, &standard, NODES("GatherElements x i -> y ; axis:i=2"), ARRAYS(X3, IN("i", I64, BATCH, SEQ, 2)));
     RUNS(13, F32, &standard, NODES("GatherND x i -> y ; batch_dims:i=1"),
          ARRAYS(IN("x", F32, BATCH, 4, 3), IN("i", I64, BATCH, 1)));
+    RUNS(13, F32, &standard, NODES("Sub i three -> j", "GatherND x j -> y"),
+         ARRAYS(X3, IN("i", I64, SEQ, 3, 2), INTS("three", 3, 2))); /* from the end, along axes of the run */
+    RUNS(16, F32, &standard, NODES("ScatterND x i u -> y ; reduction:s=add"),
+         ARRAYS(X3, IN("i", I64, 5, 2), IN("u", F32, 5, 4)));
     RUNS(13, F32, &standard, NODES("ScatterElements x i u -> y ; axis:i=2"),
          ARRAYS(X3, IN("i", I64, BATCH, SEQ, 1), IN("u", F32, BATCH, SEQ, 1)));
     RUNS(13, F32, &standard, NODES("OneHot x n k -> y"), ARRAYS(IN("x", I64, BATCH, SEQ), INT("n", 3), WEIGHT("k", 2)));
@@ -507,7 +511,27 @@ static void test_layers(void **state) {
     REFUSED("axis 3 has a size that a run gives, and is no whole number of times as long then", F32,
             NODES("Shape x -> s", "Slice s zero three -> lead", "Concat lead seven -> t ; axis:i=0", "Resize x _ _ t -> y"),
             ARRAYS(IN("x", F32, BATCH, 3, 4, SEQ), INTS("zero", 0), INTS("three", 3), INTS("seven", 7)));
-    REFUSED("axis 3 has a size that a run gives", F32, NODES("ConvTranspose x k -> y"),
+    static const char *const transposed[] = { "strides:l=2,2 ; pads:l=1,0,1,2 ; output_padding:l=1,0",
+                                              "strides:l=3,1 ; auto_pad:s=SAME_UPPER",
+                                              "strides:l=2,4 ; auto_pad:s=SAME_LOWER ; group:i=2", "pads:l=2,1,0,1" };
+    for (int k = 0; k < 4; k++) {
+        char node[256];
+        const array weights = WEIGHT("k", 4, 3, 3, 2), bias = WEIGHT("b", k == 2 ? 6 : 3);
+        snprintf(node, sizeof node, "ConvTranspose x k b -> y ; %s", transposed[k]);
+        RUNS(13, F32, &image, NODES(node), ARRAYS(IN("x", F32, 2, 4, BATCH, SEQ), weights, bias));
+        RUNS(13, F32, &image, NODES(node), ARRAYS(IN("x", F32, 2, 4, 5, SEQ), weights, bias));
+    }
+    /* There and back: sizes that 2 divides, by a convolution and by a pool. */
+    RUNS(13, F32, &even,
+         NODES("Conv x w -> h ; strides:l=2,2 ; pads:l=1,1,1,1", "Resize h _ k -> u", "ConvTranspose h v -> t ; strides:l=2,2",
+               "MaxPool x -> m ; kernel_shape:l=2,2 ; strides:l=2,2", "Mul m h -> n", "Shape n -> s",
+               "Slice s zero two -> lead", "Concat lead rest -> flat ; axis:i=0", "Reshape n flat -> f",
+               "ReduceMax f last -> r", "Unsqueeze r last -> r1", "Concat x u t -> c ; axis:i=1", "Mul c r1 -> y"),
+         ARRAYS(IN("x", F32, 1, 1, BATCH, SEQ), WEIGHT("w", 1, 1, 3, 3), WEIGHT("v", 1, 2, 2, 2), INTS("zero", 0),
+                INTS("two", 2), INTS("rest", -1), INTS("last", -1), WHOLE("k", F32, float, 1, 1, 2, 2)));
+    REFUSED("dilations, of axis 2, whose size a run gives", F32, NODES("ConvTranspose x k -> y ; dilations:l=2,1"),
+            ARRAYS(IN("x", F32, BATCH, 3, 4, SEQ), WEIGHT("k", 3, 2, 3, 3)));
+    REFUSED("output_shape, of axis 3, whose size a run gives", F32, NODES("ConvTranspose x k -> y ; output_shape:l=6,9"),
             ARRAYS(IN("x", F32, BATCH, 3, 4, SEQ), WEIGHT("k", 3, 2, 3, 3)));
     REFUSED("heads or features", F32, NODES("Attention q q q -> y ; q_num_heads:i=1 ; kv_num_heads:i=1"),
             ARRAYS(IN("q", F32, BATCH, 3, SEQ)));
