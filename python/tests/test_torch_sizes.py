@@ -37,6 +37,23 @@ class Patches(nn.Module):
         return self.last(self.block(self.patch(F.max_pool2d(x, 2)).flatten(2).mT).mean(1))
 
 
+class UNet(nn.Module):
+    """Images that are made smaller twice and larger again, beside what they were: PyTorch asks that 4 divides their sizes."""
+
+    def __init__(self, up):
+        super().__init__()
+        self.first, self.small, self.last = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 8, 3, 2, 1), nn.Conv2d(8, 2, 3, padding=1)
+        self.norm, self.deep = nn.GroupNorm(2, 8), nn.Conv2d(8, 8, 3, padding=1)
+        self.up = nn.ConvTranspose2d(8, 8, 2, 2) if up else nn.Upsample(scale_factor=2.0)
+        self.over = nn.ConvTranspose2d(16, 4, 2, 2) if up else nn.Sequential(nn.Upsample(scale_factor=2), nn.Conv2d(16, 4, 3, padding=1))
+
+    def forward(self, x):
+        a = F.silu(self.first(x))
+        b = F.silu(self.norm(self.small(a)))
+        c = F.silu(self.deep(F.max_pool2d(b, 2)))
+        return self.last(torch.cat([self.over(torch.cat([self.up(c), b], 1)), a], 1))
+
+
 class Attention(nn.Module):
     """With a mask of lengths, and keys of another length than the queries."""
 
@@ -153,6 +170,30 @@ class Sizes(unittest.TestCase):
             with self.subTest(model):
                 torch._dynamo.reset()
                 self.each(model, draws, programs=2)
+        self.assertEqual(fallbacks, [])
+
+    def test_images_there_and_back(self):
+        for up in (True, False):
+            with self.subTest(up):
+                torch._dynamo.reset()
+                self.each(UNet(up), [(torch.randn(n, 3, h, h),) for n, h in ((4, 16), (2, 24), (5, 8), (3, 12))], programs=2)
+        torch._dynamo.reset()
+        model = UNet(False)
+        compiled = torch.compile(model, backend="tenon", dynamic=True)
+        self.each(model, [(torch.randn(2, 3, h, w),) for h, w in ((16, 24), (12, 20), (28, 8))], compiled, programs=2)
+        x = torch.randn(2, 3, 18, 16)  # another graph, which PyTorch refuses
+        self.assertRaises(RuntimeError, model, x), self.assertRaises(Exception, compiled, x)
+        self.assertEqual(fallbacks, [])
+
+    def test_no_room(self):
+        """Where the largest sizes would take much memory, a batch that came once is a number, in all that is computed of it."""
+        model = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), nn.Flatten(2), nn.MultiheadAttention(16, 4))
+        f = lambda x: model[2](*[y := model[:2](x).permute(2, 0, 1)[:50]] * 3, need_weights=False)[0] + 0 * y.sum()  # noqa: E731
+        much, tenon.torch.MUCH = tenon.torch.MUCH, 1
+        try:
+            self.each(f, [(torch.randn(n, 3, h, 12),) for n, h in ((2, 30), (3, 30), (2, 40))])
+        finally:
+            tenon.torch.MUCH = much
         self.assertEqual(fallbacks, [])
 
     def test_upsampling(self):

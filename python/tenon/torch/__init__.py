@@ -91,7 +91,8 @@ class _Specialised:
         self.program, self.inputs, self.outputs, self.computed, self.dims = program, inputs, outputs, computed, dims
         self.plain = bool(outputs) and all(c is _TENSOR for c in computed)  # no view of an argument, no number
         self.made: dict[tuple, Any] = {}  # by the values of sizes: shapes and dtypes of what is computed, and numbers among the results
-        self.named = [(name.encode(), dims.sizes.names.index(name)) for name in program.dims()] if program else []
+        places = [(name, dims.sizes.names.index(name)) for name in program.dims()] if program else []
+        self.named = [(name.encode(), i, dims.by[i]) for name, i in places]
         self.idle: list[tuple] = []
 
     def open(self) -> None:
@@ -126,8 +127,8 @@ class _Specialised:
             one = self.new()
         session, table, rows, pointer, last = one
         if last[0] != values:
-            for name, i in self.named:
-                status = lib.tn_bind_dim(pointer, name, values[i])
+            for name, i, by in self.named:
+                status = lib.tn_bind_dim(pointer, name, values[i] // by)
                 if status:
                     session._check(status)
             last[0] = values

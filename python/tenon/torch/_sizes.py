@@ -95,36 +95,70 @@ def _solved(expr: Any, code: str) -> Optional[tuple[Any, str]]:
 def _bounds(expr: Any, env: Any) -> tuple[int, Optional[int], int]:
     known = env.bound_sympy(expr)
     lo, hi = _number(known.lower), _number(known.upper)
-    divisors = [m.args[1] for m in getattr(env, "divisible", ()) if m.args[0] == expr and m.args[1].is_Integer]
-    return max(lo or 0, 0), hi, int(functools.reduce(sympy.ilcm, divisors, sympy.Integer(1)))
+    divisors = [int(m.args[1]) for m in getattr(env, "divisible", ()) if m.args[0] == expr and m.args[1].is_Integer]
+    if expr.is_Symbol:
+        divisors.append(_divisor([g.expr for g in getattr(env, "guards", ()) if g.expr.free_symbols == {expr}], expr))
+    return max(lo or 0, 0), hi, math.lcm(1, *divisors)
+
+
+def _period(expr: Any) -> int:
+    """After how many steps of its symbol an expression of sums and of parts, whole numbers each, has gone as far again."""
+    return math.lcm(1, *(int(f.args[1]) * _period(f.args[0]) for f in expr.atoms(sympy.Function)))
+
+
+def _divisor(guards: Sequence[Any], s: Any) -> int:
+    """What divides s where 4 (s // 4) is s, as PyTorch knows of images that are made smaller and larger again: such equations hold for
+    some remainders alone."""
+    period, held = 1, []
+    for g in guards:
+        parts = all(type(f).__name__ == "FloorDiv" and f.args[1].is_Integer for f in g.atoms(sympy.Function))
+        linear = not g.atoms(sympy.Pow) and all(sum(not a.is_number for a in m.args) < 2 for m in g.atoms(sympy.Mul))
+        if type(g).__name__ == "Equality" and linear and parts and math.lcm(period, _period(g)) <= 256:
+            period = math.lcm(period, _period(g))
+            held.append(g)
+
+    def difference(g: Any, n: int) -> Any:
+        return (g.lhs - g.rhs).xreplace({s: sympy.Integer(n)})
+
+    if any(difference(g, period) != difference(g, 2 * period) for g in held):  # of few sizes, whatever divides them
+        return 1
+    return math.gcd(period, *(r for r in range(period) if all(difference(g, period + r) == 0 for g in held)))
 
 
 class Dims:
     """What stands for the symbols in one graph of Tenon: dims, and numbers for those that are literal. most: bounds of earlier programs;
-    tight: no room above these values."""
+    tight: no room above these values. A symbol that a number divides is so many times a dim, and sizes are sums and products of that: of
+    n = 4 m, n // 2 is 2 m, whose double is n."""
 
     def __init__(self, sizes: Sizes, values: tuple[int, ...], literal: Sequence[int], most: Sequence[int], tight: bool):
         self.sizes = sizes
-        self.at: list[Any] = list(values)
+        self.at: dict[Any, Any] = {s: values[i] for s, i in sizes.index.items()}
+        self.parts: dict[Any, Any] = {}  # symbols as multiples
+        self.by = [1] * len(values)  # of what a run binds
         self.ranges: list[Any] = [None] * len(values)
-        for i, (lo, hi, by) in enumerate(sizes.bounds):
+        for (symbol, i), (lo, hi, by) in zip(sizes.index.items(), sizes.bounds):
             if i not in literal:
                 top = room(max(values[i], most[i])) if hi is None else max(hi, values[i])
                 top = -(-values[i] // by) * by if tight else top // by * by
                 low = -(-min(lo, values[i]) // by) * by
                 self.ranges[i] = low, top, by
-                self.at[i] = dim(sizes.names[i], low, top, multiple_of=by)
+                if low == top:  # what is computed of it is a number, too
+                    continue
+                if by > 1:
+                    self.by[i], part = by, sympy.Symbol(f"{sizes.names[i]}_{by}", integer=True, positive=True)
+                    self.parts[symbol], symbol = by * part, part
+                self.at[symbol] = dim(sizes.names[i], low // by, top // by)
 
     def takes(self, values: tuple[int, ...]) -> bool:
         return all(r is None or r[0] <= v <= r[1] and v % r[2] == 0 for r, v in zip(self.ranges, values))
 
     def of(self, size: Any, graph: Any) -> Any:
         """A size of PyTorch as one of the graph."""
-        return self._build(expression(size), graph)
+        return self._build(expression(size).xreplace(self.parts), graph)
 
     def _build(self, expr: Any, graph: Any) -> Any:
-        if expr in self.sizes.index:
-            d = self.at[self.sizes.index[expr]]
+        if expr in self.at:
+            d = self.at[expr]
             return Dim._of(graph, d._on(graph)) if isinstance(d, Dim) else d
         if expr.is_Integer:
             return int(expr)
