@@ -86,57 +86,22 @@ static const char *measured(uint64_t key, const target *t) {
 /* Scalar kernels by their hashes, in a table of open addresses with more places than kernels. */
 typedef struct known_kernel {
     uint64_t key;
-    int at; /* of the first of its code, + 1; 0 = a free place */
+    int smaller; /* see machine_parts */
+    int at;      /* of the first of its code, + 1; 0 = a free place */
 } known_kernel;
 
-/* The place of kernel k among those known, or the free one where it belongs. */
-static known_kernel *find_equal(const plan *p, const kernel *k, uint64_t key, known_kernel *table, uint64_t mask) {
-    uint64_t i = key & mask;
-    while (table[i].at && (table[i].key != key || !kernel_equal(p->kernels.at[table[i].at - 1].scalar, k))) i = (i + 1) & mask;
+/* The place of kernel k, which has this part of the machine, among those known, or the free one where it belongs. */
+static known_kernel *find_equal(const plan *p, const kernel *k, known_kernel of, known_kernel *table, uint64_t mask) {
+    uint64_t i = of.key & mask;
+    while (table[i].at && (table[i].key != of.key || table[i].smaller != of.smaller ||
+                           !kernel_equal(p->kernels.at[table[i].at - 1].scalar, k)))
+        i = (i + 1) & mask;
     return &table[i];
 }
 
-/* By how many a machine is smaller for a kernel with work of f32 that takes a few microseconds. (An H200, a transformer's step
- * of 4 layers, 128 wide: products as on half of it 433 to 414 us, on a quarter 432; sums of columns on a quarter 3.6 us less,
- * on a sixteenth 4.8.) */
-static int smaller_for(const kernel *k) {
-    enum { PRODUCTS = 2, SUMS = 16, FLOPS = 1 << 30, BYTES = 4 << 20 };
-    bool products = false, sums = false;
-    for (int b = 0; b < k->bufs.n; b++)
-        if (k->bufs.at[b].dtype != TN_F32) return 1;
-    for (int i = 1; i < k->ins.n; i++) {
-        products |= k->ins.at[i].op == K_UPD && k->ins.at[i].alu == OP_dot;
-        sums |= k->ins.at[i].op == K_UPD && k->ins.at[i].alu == OP_add && k->ins.at[1].op == K_LOOP && k->ins.at[2].op == K_ACC;
-    }
-    if (k->params || k->flops > FLOPS) return 1;
-    return products ? PRODUCTS : sums && k->bytes_read <= BYTES ? SUMS : 1;
-}
-
-/* [kernels] by how many the machine is smaller for those that nobody waits for: what they read was made long before who reads
- * their results, as gradients of parameters are. Others run beside them, and what counts is the time of all processors. */
-static int *find_beside(const plan *p) {
-    enum { APART = 8 /* kernels */, LEAST = 4 };
-    int *smaller = ARENA_ARRAY(p->a, int, p->kernels.n + 1), n = 0;
-    int *made = ARENA_ARRAY(p->a, int, p->bufs.n + 1); /* + 1; 0: not by a kernel */
-    for (int i = 0; i < p->kernels.n; i++) {
-        const pkernel *pk = &p->kernels.at[i];
-        int from = 0;
-        bool waited = false;
-        for (int b = 0; b < pk->k->bufs.n; b++)
-            if (pk->args[b].buf >= 0 && made[pk->args[b].buf] > from) from = made[pk->args[b].buf];
-        for (int b = 0; b < pk->k->bufs.n; b++)
-            if (pk->args[b].buf >= 0 && pk->k->bufs.at[b].kind != KB_IN) made[pk->args[b].buf] = i + 1;
-        for (int j = i + 1; j < p->kernels.n && j < from + APART && !waited; j++)
-            for (int b = 0; b < p->kernels.at[j].k->bufs.n; b++)
-                waited = waited || (p->kernels.at[j].args[b].buf >= 0 && made[p->kernels.at[j].args[b].buf] == i + 1);
-        smaller[i] = waited ? 1 : smaller_for(pk->k), n += smaller[i] > 1;
-    }
-    return n < LEAST ? NULL : smaller;
-}
-
-/* Equal kernels, such as those of repeated layers, are optimised once. */
+/* Equal kernels for equal parts of the machine, such as those of repeated layers, are optimised once. */
 static void optimise(plan *p, const target *t) {
-    const int *smaller = t->kind == TARGET_GPU && t->overlaps ? find_beside(p) : NULL;
+    const int *smaller = machine_parts(p, t);
     uint64_t mask = 1;
     while (mask < 2 * (uint64_t)p->kernels.n) mask = 2 * mask + 1;
     known_kernel *table = ARENA_ARRAY(p->a, known_kernel, mask + 1);
@@ -144,21 +109,21 @@ static void optimise(plan *p, const target *t) {
         pkernel *pk = &p->kernels.at[i];
         int n_bufs = pk->k->bufs.n;
         uint64_t key = kernel_hash(pk->k, t->tuning_seed);
-        known_kernel *known = find_equal(p, pk->k, key, table, mask);
-        if (!known->at) *known = (known_kernel){ key, i + 1 };
+        known_kernel of = { key, smaller[i], i + 1 }, *known = find_equal(p, pk->k, of, table, mask);
+        if (!known->at) *known = of;
         pk->code = known->at - 1;
         if (pk->code < i) {
             pk->k = share_code(pk->k, p->kernels.at[pk->code].k, p->a);
         } else {
             pk->scalar = kernel_clone(pk->k, p->a); /* recipe_kernel changes its kernel in place */
             recipe_made made;
-            pschedule of = { .name = pk->k->name };
             target own = *t;
-            if (smaller) own.resident_threads /= smaller[i];
+            own.resident_threads /= smaller[i];
+            pschedule one = { .name = pk->k->name };
             pk->k = recipe_kernel(pk->k, &own, measured(key, t), &made);
-            of.s = pk->schedule = made.schedule, pk->ignored = made.ignored;
+            one.s = pk->schedule = made.schedule, pk->ignored = made.ignored;
             if (made.tuned) pk->tuned = arena_strdup(p->a, made.tuned);
-            VEC_PUSH(p->a, &p->schedules, of);
+            VEC_PUSH(p->a, &p->schedules, one);
         }
         pipeline_args(p, pk, n_bufs);
     }
