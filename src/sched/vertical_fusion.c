@@ -145,6 +145,25 @@ static bool stands_alone(const plan *p, const row_chain *c, int i, const link *l
     return true;
 }
 
+/* Kernel i reads what a launch before the chain makes, and the chain so far does not, whose results others wait for, too: these
+ * would wait for that. (The number of an optimiser's step, of which rates are powers, and the update of the first parameter.
+ * An H200, a training step of a transformer: 3 us.) */
+static bool keeps_others(const chooser *w, const row_chain *c, int i) {
+    bool waits = false, others = false;
+    if (!w->t->overlaps || !c->n || c->shared) return false;
+    for (int j = c->first; j <= i; j++) {
+        const pkernel *pk = &w->p->kernels.at[j];
+        for (int b = 0; b < pk->k->bufs.n; b++) {
+            int32_t buf = pk->args[b].buf;
+            bool made = buf >= 0 && w->p->bufs.at[buf].kind == PB_TEMP && w->uses.first[buf] < c->first;
+            if (made && j < i) return false;
+            waits |= made;
+            others |= j < i && buf >= 0 && pk->k->bufs.at[b].kind != KB_IN && w->uses.last[buf] > i;
+        }
+    }
+    return waits && others;
+}
+
 /* What all contractions of the chain, this one being the last, take in the shape that is best for them. */
 static double add_layer(chooser *w, const row_contraction *c, int64_t rows) {
     if (c->n != w->layer_n || c->depth != w->layer_depth || rows != w->layer_rows) {
@@ -195,6 +214,7 @@ static double grow(chooser *w, int first, int shared, chain *out, const char **o
         const link *l = link_of(w, i, shared);
         if (w->running[i]) *out_end = "its rows are running sums, which a thread block makes at once";
         if (stands_alone(p, &c, i, l)) *out_end = "it needs nothing of the rows before it: it runs beside them";
+        if (keeps_others(w, &c, i)) *out_end = "others would wait for what it reads";
         if (*out_end || (*out_end = row_objection(&c, &l->row, k, w->room, w->most_args))) break;
         double kept = add_kept(&rows, &c, l, k, w->t);
         row_append(&c, &l->row, k);

@@ -172,7 +172,7 @@ static void test_many_states(void **st) {
         }
         graph_output(g, "out", x);
         graph_assign(g, changed, graph_binary(g, OP_add, changed, changed));
-        target t = small_gpu(32, 1 << 17);
+        target t = small_gpu(256, 1 << 17);
         t.buffers = MOST;
         facts f = agree(g, &a, t, seed, "frozen");
         assert_true(f.chains > 0);
@@ -256,6 +256,54 @@ static void test_weight_gradient(void **st) {
         assert_int_equal(f.kernels, 2);
         assert_int_equal(f.chains, 1);
     });
+}
+
+/* Rates of an optimiser follow from the number of the step alone: where launches overlap, what updates of the first parameters
+ * wait for is not waited for by all others, too. */
+static void test_rates(void **st) {
+    (void)st;
+    static const char begin[] = "graph @rates(x f32[512,128], y f32[512,128], state n f32[1,1], state w f32[128,128]";
+    uint64_t seed = fresh_seed();
+    for (int overlaps = 0; overlaps < 2; overlaps++)
+        IN_ARENA({
+            str s;
+            str_init(&s, &a);
+            str_add(&s, begin);
+            for (int i = 0; i < 9; i++) str_addf(&s, ", state v%d f32[1,128]", i);
+            str_add(
+                &s,
+                ") {\n %dw = dot x, y contract=[0]x[0] f32[128,128]\n %n = add n, 1.0 f32[1,1]\n %r = pow 0.9, %n f32[1,1]\n"
+                " %x = expand %r f32[128,128]\n %z = mul %dw, %x f32[128,128]\n %w = sub w, %z f32[128,128]\n"
+                " %y = expand %r f32[1,128]\n");
+            for (int i = 0; i < 9; i += 3) {
+                str_addf(&s, " %%a%d = mul %%dw, 0.%d f32[128,128]\n %%g%d = sum %%a%d axes=[0] f32[1,128]\n", i, i + 1, i, i);
+                str_addf(&s, " %%b%d = add v%d, %%g%d f32[1,128]\n %%q%d = mul %%g%d, %%g%d f32[1,128]\n", i, i, i, i, i, i);
+                str_addf(&s, " %%b%d = add v%d, %%q%d f32[1,128]\n %%d%d = div %%b%d, %%b%d f32[1,128]\n", i + 1, i + 1, i, i,
+                         i, i + 1);
+                str_addf(&s, " %%e%d = mul %%d%d, %%y f32[1,128]\n %%b%d = sub v%d, %%e%d f32[1,128]\n", i, i, i + 2, i + 2, i);
+            }
+            str_add(&s, " return %n -> n, %w -> w");
+            for (int i = 0; i < 9; i++) str_addf(&s, ", %%b%d -> v%d", i, i);
+            str_add(&s, "\n}");
+            graph *g = graph_parse(&a, s.s, s.n, "rates");
+            target t = small_gpu(256, 1 << 17);
+            tn_compile_opts o = TN_COMPILE_DEFAULTS;
+            t.overlaps = overlaps, o.fusion = 3, o.check = 1;
+            const plan *p = pipeline_run(g, &a, &o, &t);
+            bool together = false;
+            for (int i = 0; i < p->kernels.n; i++) {
+                const pkernel *pk = &p->kernels.at[i];
+                bool counts = false, updates = false;
+                for (int b = 0; b < pk->k->bufs.n; b++) {
+                    const pbuf *buf = pk->args[b].buf < 0 ? NULL : &p->bufs.at[pk->args[b].buf];
+                    if (!buf || buf->kind != PB_STATE || pk->k->bufs.at[b].kind == KB_IN) continue;
+                    *(buf->elems == 1 ? &counts : &updates) = true;
+                }
+                together |= counts && updates;
+            }
+            assert_int_equal(together, !overlaps);
+            agree(g, &a, t, seed, "rates");
+        });
 }
 
 /* States: one that the chain updates row by row, one that it updates and reads elsewhere, and a weight of it. */
@@ -504,11 +552,11 @@ static void test_column_tiles(void **st) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_column_tiles),    cmocka_unit_test(test_kept_rows),     cmocka_unit_test(test_networks),
-        cmocka_unit_test(test_many_states),     cmocka_unit_test(test_rows),          cmocka_unit_test(test_all_rows),
-        cmocka_unit_test(test_weight_gradient), cmocka_unit_test(test_states),        cmocka_unit_test(test_layers),
-        cmocka_unit_test(test_clusters),        cmocka_unit_test(test_one_shape),     cmocka_unit_test(test_large),
-        cmocka_unit_test(test_all_layers),      cmocka_unit_test(test_result_between)
+        cmocka_unit_test(test_column_tiles),    cmocka_unit_test(test_kept_rows),  cmocka_unit_test(test_networks),
+        cmocka_unit_test(test_many_states),     cmocka_unit_test(test_rows),       cmocka_unit_test(test_all_rows),
+        cmocka_unit_test(test_weight_gradient), cmocka_unit_test(test_rates),      cmocka_unit_test(test_states),
+        cmocka_unit_test(test_layers),          cmocka_unit_test(test_clusters),   cmocka_unit_test(test_one_shape),
+        cmocka_unit_test(test_large),           cmocka_unit_test(test_all_layers), cmocka_unit_test(test_result_between)
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
