@@ -26,7 +26,9 @@ void fuse_norm_products(plan *p, const target *t);
 void fuse_vertically(plan *p, const target *t);
 /* column_sums.c: behind that, sums over all rows are made where a kernel has the rows. */
 void fuse_column_sums(plan *p, const target *t);
-/* machine_parts.c: [kernels] by how many the machine is smaller for each, as its schedule is chosen: 1, or more for one that
+/* machine_parts.c: [kernels] whether another one reads what it makes soon after what it reads was made. */
+const bool *waited_for(const plan *p);
+/* [kernels] by how many the machine is smaller for each, as its schedule is chosen: 1, or more for one that
  * nobody waits for. */
 const int *machine_parts(const plan *p, const target *t);
 /* horizontal_fusion.c: kernels of a plan, in the form of a GPU, that do not need each other become one launch. */

@@ -21,23 +21,30 @@ static int smaller_for(const kernel *k) {
     return products ? PRODUCTS : sums && k->bytes_read <= BYTES ? SUMS : 1;
 }
 
-const int *machine_parts(const plan *p, const target *t) {
-    enum { APART = 8 /* kernels */, LEAST = 4 };
-    int *smaller = ARENA_ARRAY(p->a, int, p->kernels.n + 1), n = 0;
+const bool *waited_for(const plan *p) {
+    enum { APART = 8 /* kernels */ };
+    bool *waited = ARENA_ARRAY(p->a, bool, p->kernels.n + 1);
     int *made = ARENA_ARRAY(p->a, int, p->bufs.n + 1); /* + 1; 0: not by a kernel */
-    for (int i = 0; i < p->kernels.n && t->kind == TARGET_GPU && t->overlaps; i++) {
+    for (int i = 0; i < p->kernels.n; i++) {
         const pkernel *pk = &p->kernels.at[i];
         int from = 0;
-        bool waited = false;
         for (int b = 0; b < pk->k->bufs.n; b++)
             if (pk->args[b].buf >= 0 && made[pk->args[b].buf] > from) from = made[pk->args[b].buf];
         for (int b = 0; b < pk->k->bufs.n; b++)
             if (pk->args[b].buf >= 0 && pk->k->bufs.at[b].kind != KB_IN) made[pk->args[b].buf] = i + 1;
-        for (int j = i + 1; j < p->kernels.n && j < from + APART && !waited; j++)
+        for (int j = i + 1; j < p->kernels.n && j < from + APART && !waited[i]; j++)
             for (int b = 0; b < p->kernels.at[j].k->bufs.n; b++)
-                waited = waited || (p->kernels.at[j].args[b].buf >= 0 && made[p->kernels.at[j].args[b].buf] == i + 1);
-        smaller[i] = waited ? 1 : smaller_for(pk->k), n += smaller[i] > 1;
+                waited[i] |= p->kernels.at[j].args[b].buf >= 0 && made[p->kernels.at[j].args[b].buf] == i + 1;
     }
+    return waited;
+}
+
+const int *machine_parts(const plan *p, const target *t) {
+    enum { LEAST = 4 };
+    const bool *waited = t->kind == TARGET_GPU && t->overlaps ? waited_for(p) : NULL;
+    int *smaller = ARENA_ARRAY(p->a, int, p->kernels.n + 1), n = 0;
+    for (int i = 0; i < p->kernels.n; i++)
+        smaller[i] = !waited || waited[i] ? 1 : smaller_for(p->kernels.at[i].k), n += smaller[i] > 1;
     for (int i = 0; i < p->kernels.n && n < LEAST; i++) smaller[i] = 1;
     return smaller;
 }
