@@ -1,6 +1,7 @@
 /* map.c - elementwise kernels on GPUs, and all others of which an iteration of the outer loops is a thread's: how many threads
  * a block has, and whether each takes a vector of 16 bytes. In: scalar form. */
 #include "loop/gpu_bind.h"
+#include "machine/machine.h"
 #include "recipe/recipe.h"
 
 enum { MOST_THREADS = 256, LEAST_THREADS = 32 };
@@ -17,8 +18,8 @@ static int lanes_along(const kernel *k, int from, int to, kvar v) {
     return 16 / size;
 }
 
-/* Enough vectors for all threads of the machine. */
-static bool vectorize(recipe *r, int n_outer) {
+/* Enough vectors for all threads of the machine. Returns how many elements a thread has. */
+static int vectorize(recipe *r, int n_outer) {
     const kernel *k = r->k;
     kvar v = k->ins.at[n_outer].var;
     int lanes = lanes_along(k, 1 + n_outer, k->ins.n - n_outer, v);
@@ -26,9 +27,9 @@ static bool vectorize(recipe *r, int n_outer) {
     str why;
     str_init(&why, k->a);
     for (int i = 1; i < n_outer; i++) all *= k->ins.at[i].hi;
-    if (all < r->t->resident_threads / 8 || !gpu_grid_lanes(k, lanes, &why)) return false;
+    if (all < r->t->resident_threads / 8 || !gpu_grid_lanes(k, lanes, &why)) return 1;
     recipe_do(r, "vectorize %s %d", k->vars.at[v].name, lanes);
-    return true;
+    return lanes;
 }
 
 void recipe_map(recipe *r) {
@@ -36,8 +37,9 @@ void recipe_map(recipe *r) {
     int n_outer = gpu_outer_loops(r->k), threads = t->block_threads < MOST_THREADS ? t->block_threads : MOST_THREADS;
     double iterations = 1;
     for (int i = 1; i <= n_outer; i++) iterations *= (double)(r->k->ins.at[i].hi - r->k->ins.at[i].lo);
-    int64_t n = (int64_t)iterations;
-    if (!vectorize(r, n_outer))
-        while (threads > LEAST_THREADS && n / threads < t->resident_threads / MOST_THREADS) threads /= 2;
+    int lanes = vectorize(r, n_outer), cores = machine_row_of(t)->cores;
+    int64_t n = (int64_t)iterations / lanes, enough = t->resident_threads / MOST_THREADS;
+    if (lanes > 1) enough = machine_units(t) < cores ? cores : 0; /* for a part of the machine: spread over all of it */
+    while (threads > LEAST_THREADS && n / threads < enough) threads /= 2;
     recipe_do(r, "bind_grid %d", threads);
 }

@@ -23,7 +23,8 @@ enum {
     N_ROWS = 4,
     MOST_KEPT = 8,    /* kernels of a chain whose rows stay in registers: more would not have room there */
     MOST_BETWEEN = 8, /* kernels that one moves past */
-    LEAST_TILE = 128  /* bytes */
+    LEAST_TILE = 128, /* bytes */
+    NUMBERS = 32      /* bytes */
 };
 #define GAIN 0.85      /* a chain has to be that much faster: the model is rough */
 #define KEPT_GAIN 0.97 /* .. where threads keep their rows, which then takes no more of anything */
@@ -134,14 +135,18 @@ static bool are_independent(const pkernel *x, const pkernel *y) {
 
 /* Elementwise work that needs nothing of the chain's, such as updates of other parameters: such launches become one in which
  * each has thread blocks of its own (horizontal_fusion.c), and none waits for another. (An H200, Adam's updates of a
- * transformer of 4 layers in rows of the weights, a number of each vector behind each row: 17 us.) */
-static bool stands_alone(const plan *p, const row_chain *c, int i, const link *l) {
-    const kernel *k = p->kernels.at[i].k;
-    if (!c->n || !c->shared || row_read_again(c, &l->row, row_count(k, c->shared)) > 0) return false;
+ * transformer of 4 layers in rows of the weights, a number of each vector behind each row: 17 us.) Where a thread block does
+ * all, it may read the same numbers, such as rates, and nothing reads what it makes. */
+static bool stands_alone(const chooser *w, const row_chain *c, int i, const link *l) {
+    const pkernel *pk = &w->p->kernels.at[i];
+    const kernel *k = pk->k;
+    if (!c->n || row_read_again(c, &l->row, row_count(k, c->shared)) > (c->shared ? 0 : NUMBERS)) return false;
     for (int j = 1; j < k->ins.n; j++)
         if (k->ins.at[j].op == K_ACC || k->ins.at[j].op == K_UPD || k->ins.at[j].op == K_SCATTER) return false;
+    for (int b = 0; b < k->bufs.n && !c->shared; b++)
+        if (pk->args[b].buf >= 0 && k->bufs.at[b].kind != KB_IN && w->uses.last[pk->args[b].buf] > i) return false;
     for (int j = c->first; j < i; j++)
-        if (!are_independent(&p->kernels.at[j], &p->kernels.at[i])) return false;
+        if (!are_independent(&w->p->kernels.at[j], pk)) return false;
     return true;
 }
 
@@ -213,7 +218,7 @@ static double grow(chooser *w, int first, int shared, chain *out, const char **o
         if (!row_same(k0, k, shared)) break;
         const link *l = link_of(w, i, shared);
         if (w->running[i]) *out_end = "its rows are running sums, which a thread block makes at once";
-        if (stands_alone(p, &c, i, l)) *out_end = "it needs nothing of the rows before it: it runs beside them";
+        if (stands_alone(w, &c, i, l)) *out_end = "it needs nothing of the rows before it: it runs beside them";
         if (keeps_others(w, &c, i)) *out_end = "others would wait for what it reads";
         if (*out_end || (*out_end = row_objection(&c, &l->row, k, w->room, w->most_args))) break;
         double kept = add_kept(&rows, &c, l, k, w->t);
