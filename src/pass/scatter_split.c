@@ -1,4 +1,5 @@
-/* scatter_split.c - many adds to few places become pieces of the adds, each with sums of its own, and the sum of those.
+/* scatter_split.c - many adds to few places become pieces of the adds, each with sums of its own, and the sum of those; few are
+ * added to what their sums would be added to.
  *
  * In: scatter_add of 2^14 elements or more whose places are few beside its adds. Out: a scatter_add with the pieces as batch
  * axis, and a sum over it: something to share among threads where one add waits for the other. The pieces follow from the shape
@@ -56,4 +57,15 @@ static val split(graph *g, val v, arena *scratch) {
     return graph_cast(g, graph_binary(g, OP_add, graph_cast(g, n.in[0], t), all), n.dtype);
 }
 
-bool pass_scatter_split(graph *g, arena *scratch) { return rewrite_each(g, scratch, split); }
+/* What few adds to nothing are added to, they are added to at once: it is neither stored nor read again. */
+static val add_at_once(graph *g, val v, arena *scratch) {
+    node n = *graph_get(g, v);
+    for (int i = 0; i < 2 && n.op == OP_add; i++) {
+        node s = *graph_get(g, n.in[i]);
+        if (s.op == OP_scatter_add && splat_is(g, s.in[0], 0) && graph_used_once(g, n.in[i]) && n.in[0] != n.in[1])
+            return graph_scatter_add(g, n.in[1 - i], s.in[1], s.in[2], (int)s.attr[0], (int)s.attr[1]);
+    }
+    return split(g, v, scratch);
+}
+
+bool pass_scatter_split(graph *g, arena *scratch) { return rewrite_each(g, scratch, add_at_once); }
