@@ -327,6 +327,7 @@ static void print_open(clike *e) {
 }
 
 static void print_instructions(clike *e, const kernel *k, bool waits) {
+    if (!waits && clike_shares(e)) return;
     for (reg r = 1; r < (reg)k->ins.n; r++) {
         clike_instruction(e, r);
         bool opens = k->ins.at[r].op == K_LOOP && k->ins.at[r].par == PAR_BLOCKS, more = opens && k->ins.at[r + 1].op == K_LOOP;

@@ -182,6 +182,18 @@ static bool may_wait(const beside *w, int i, int j) {
     return !w->apart && !k->params && !l->params && (w->waited[i] ? work_of(l) <= work_of(k) : work_of(k) <= work_of(l));
 }
 
+/* Those of one code follow each other: their text is written once (emit/clike/shares.c). */
+static void sort_set(beside *w) {
+    int *sorted = ARENA_ARRAY(w->p->a, int, w->n), n = 0;
+    for (int i = 0; i < w->n; i++)
+        for (int j = i; j < w->n && w->set[i] >= 0; j++) {
+            if (j > i && (w->set[j] < 0 || w->p->kernels.at[w->set[j]].code != w->p->kernels.at[w->set[i]].code)) continue;
+            sorted[n++] = w->set[j];
+            if (j > i) w->set[j] = -1;
+        }
+    memcpy(w->set, sorted, sizeof *sorted * (size_t)n);
+}
+
 static void find_set(beside *w, int first) {
     plan *p = w->p;
     int args = w->kinds[first].args, ins = p->kernels.at[first].k->ins.n;
@@ -202,6 +214,7 @@ static void find_set(beside *w, int first) {
         }
         pass_by(w, pk);
     }
+    sort_set(w);
 }
 
 /* Whether what nobody waits for takes far longer than launches do. Beside others these would be waited for; by themselves they

@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "emit/emit.h"
 #include "sched/fusion.h"
 #include "support/plan_run.h"
 
@@ -157,6 +158,27 @@ ARENA_TEST(test_updates) {
             said |= !!strstr(p->decisions.at[i].reason, "each has thread blocks of its own");
         assert_true(said);
         check(a, g, "updates");
+    }
+}
+
+static int count(const char *text, const char *word) {
+    int n = 0;
+    for (const char *at = text; (at = strstr(at, word)); at++) n++;
+    return n;
+}
+
+/* In the text of such a launch thread blocks find their part by halves, and equal parts are written once. */
+ARENA_TEST(test_text) {
+    static const int64_t sizes[] = { 640, 4096, 640, 640, 33, 640, 129, 4096, 640 };
+    for (int language = 0; language < 2; language++) {
+        str text;
+        str_init(&text, a);
+        plan *p = plan_of(a, updates(a, sizes, COUNT_OF(sizes)), 3, true);
+        assert_int_equal(p->kernels.n, 1);
+        emit_gpu(p, language ? GPU_CUDA : GPU_OPENCL, &text);
+        assert_int_equal(count(text.s, "if (group < "), 3); /* of four kinds */
+        assert_int_equal(count(text.s, "const int which = "), 2);
+        assert_int_equal(count(text.s, "which == 3 ? "), 2); /* a gradient and a weight of five */
     }
 }
 
@@ -312,10 +334,10 @@ static void test_shared_memory(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_sizes_of_a_run),  cmocka_unit_test(test_products),
-                                        cmocka_unit_test(test_parts),           cmocka_unit_test(test_updates),
-                                        cmocka_unit_test(test_updates_of_rows), cmocka_unit_test(test_random),
-                                        cmocka_unit_test(test_planted),         cmocka_unit_test(test_matrix_units),
-                                        cmocka_unit_test(test_shared_memory) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_sizes_of_a_run), cmocka_unit_test(test_products),
+                                        cmocka_unit_test(test_parts),          cmocka_unit_test(test_updates),
+                                        cmocka_unit_test(test_text),           cmocka_unit_test(test_updates_of_rows),
+                                        cmocka_unit_test(test_random),         cmocka_unit_test(test_planted),
+                                        cmocka_unit_test(test_matrix_units),   cmocka_unit_test(test_shared_memory) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

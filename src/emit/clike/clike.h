@@ -129,6 +129,9 @@ bool clike_reads_constant(const kbuf *kb);
  */
 int clike_turns(const clike *e, reg nest);
 
+/* shares.c: all instructions, where thread blocks share out many nests; false: they do not, and nothing is printed. */
+bool clike_shares(clike *e);
+
 /* What the files of clike share. */
 const char *clike_reg_type(tn_dtype t);
 void clike_need(clike *e, tn_dtype t, int lanes);
