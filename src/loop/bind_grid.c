@@ -33,6 +33,18 @@ bool gpu_grid_lanes(const kernel *k, int64_t lanes, str *why) {
     return true;
 }
 
+/* Elements of the nest: what is loaded comes before all that is stored, unless that is read again, so that a thread waits for
+ * memory once: a compiler does not know that buffers lie apart. */
+static void copy_elements(build_copier *c, const kernel *k, int from, int to, const build_places *p) {
+    for (int stores = 0; stores < 2; stores++)
+        for (int i = from; i < to; i++) {
+            bool last = k->ins.at[i].op == K_STORE;
+            for (int j = i + 1; j < to && last; j++)
+                last = (k->ins.at[j].op != K_LOAD && k->ins.at[j].op != K_STORE) || k->ins.at[j].buf != k->ins.at[i].buf;
+            if (last == (stores == 1)) build_copy(c, i, p);
+        }
+}
+
 /* Vectors of the innermost outer loop, and what is left over of it. */
 static kernel *bind_vectors(const kernel *k, int n_outer, int lanes, int block_threads) {
     int from = 1 + n_outer, to = k->ins.n - n_outer;
@@ -51,14 +63,14 @@ static kernel *bind_vectors(const kernel *k, int n_outer, int lanes, int block_t
     build_copier c = build_copier_make(k, o);
     build_places p = { .along = v, .lanes = lanes, .varies = gpu_varying(k, NULL, v) };
     build_put(&p, v, build_times(k->a, vector, lanes));
-    for (int i = from; i < to; i++) build_copy(&c, i, &p);
+    copy_elements(&c, k, from, to, &p);
     build_ends(o, n_outer);
     if (left) {
         kvar rest = kernel_var(o, "rest", left, false, false);
         build_places scalar = { .along = v, .lanes = 1, .varies = p.varies };
         kernel_push(o, (kins){ .op = K_LOOP, .var = rest, .hi = left, .step = 1, .par = PAR_GRID_THREADS });
         build_put(&scalar, v, affine_offset(affine_var(k->a, rest), along * lanes));
-        for (int i = from; i < to; i++) build_copy(&c, i, &scalar);
+        copy_elements(&c, k, from, to, &scalar);
         build_ends(o, 1);
     }
     o->grid_blocks = (all + block_threads - 1) / block_threads;
