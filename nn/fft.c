@@ -142,12 +142,12 @@ static tn_tensor transform(tn_tensor x, int64_t b, int64_t n, int64_t c, bool re
         if (real) x = pair_of(x, tn_full(x.graph, tn_tensor_dtype(x), tn_tensor_shape(x), 0));
         return by_convolution(x, b, n, c, sign);
     }
-    int64_t a = largest_factor(n), rest = n / a, perm[] = { 0, 2, 1, 3, 4 };
+    int64_t a = largest_factor(n), rest = n / a, perm[] = { 0, 2, 1, 3, 4 }, all = nn_times(x.graph, b, a);
     roots r = { n, rest, sign, 1 };
-    x = by_table(tn_reshape(x, (tn_shape){ real ? 3 : 4, { b, a, rest * c, 2 } }), a, real, sign, 1);
+    x = by_table(tn_reshape(x, (tn_shape){ real ? 3 : 4, { b, a, nn_times(x.graph, c, rest), 2 } }), a, real, sign, 1);
     x = tn_reshape(x, TN_DIMS(b, a, rest, c, 2));
     x = times(x, table(x, TN_DIMS(1, a, rest, 1, 2), fill_twiddle, &r));
-    x = transform(tn_reshape(x, TN_DIMS(b * a, rest, c, 2)), b * a, rest, c, false, sign);
+    x = transform(tn_reshape(x, TN_DIMS(all, rest, c, 2)), all, rest, c, false, sign);
     return tn_reshape(tn_permute(tn_reshape(x, TN_DIMS(b, a, rest, c, 2)), perm, 5), TN_DIMS(b, n, c, 2));
 }
 

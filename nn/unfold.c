@@ -29,13 +29,12 @@ static bool read_geometry(tn_tensor x, const char *fn, int n, const int64_t *ker
     return true;
 }
 static int64_t reach(const geometry *w, int i) { return (w->size[i] - 1) * w->dilation[i] + 1; }
-/* first: the axis from which on sizes must be known. */
-static bool check_sizes(tn_tensor x, const char *fn, int first, int least, int most, tn_shape *s) {
+/* The number of channels must be known; a run may give the other sizes. */
+static bool check_sizes(tn_tensor x, const char *fn, int least, int most, tn_shape *s) {
     if (!nn_check(x, fn, least, s)) return false;
-    bool known = s->rank <= most;
-    for (int i = first; i < s->rank; i++) known = known && s->dim[i] >= 0;
-    if (!known) nn_fail(x.graph, TN_ERR_SHAPE, "%s: rank %d, or a dim with a range of sizes", fn, s->rank);
-    return known;
+    bool fits = s->rank <= most && s->dim[s->rank - 1] >= 0;
+    if (!fits) nn_fail(x.graph, TN_ERR_SHAPE, "%s: rank %d, or channels with a range of sizes", fn, s->rank);
+    return fits;
 }
 static tn_tensor poisoned(tn_tensor x) { return (tn_tensor){ x.graph, 0 }; }
 
@@ -53,7 +52,7 @@ tn_tensor tn_nn_unfold(tn_tensor x, tn_nn_pool_opts o) {
     tn_shape s;
     geometry w;
     int64_t pad[TN_MAX_RANK] = { 0 };
-    if (!check_sizes(x, fn, 0, 3, 5, &s)) return poisoned(x);
+    if (!check_sizes(x, fn, 3, 5, &s)) return poisoned(x);
     if (!read_geometry(x, fn, s.rank - 2, o.kernel, o.stride[0] ? o.stride : o.kernel, o.padding, o.dilation, &w))
         return poisoned(x);
     for (int i = 0; i < w.n; i++) pad[i + 1] = w.padding[i];
@@ -77,18 +76,21 @@ tn_tensor tn_nn_fold(tn_tensor x, const int64_t image[3], tn_nn_pool_opts o) {
     static const char fn[] = "tn_nn_fold";
     tn_shape s;
     geometry w;
-    int64_t full[3];
-    if (!check_sizes(x, fn, 0, 4, 8, &s)) return poisoned(x);
+    int64_t of[3], full[3];
+    if (!check_sizes(x, fn, 4, 8, &s)) return poisoned(x);
     if (s.rank % 2 || !image)
         return nn_fail(x.graph, TN_ERR_SHAPE, "%s: rank %d: expected batch, positions, as many offsets, channels", fn, s.rank);
     if (!read_geometry(x, fn, (s.rank - 2) / 2, o.kernel, o.stride[0] ? o.stride : o.kernel, o.padding, o.dilation, &w))
         return poisoned(x);
-    for (int i = 0; i < w.n; i++) full[i] = (image[i] || !i ? image[i] : image[i - 1]) + 2 * w.padding[i];
+    for (int i = 0; i < w.n; i++) {
+        of[i] = image[i] || !i ? image[i] : image[i - 1];
+        full[i] = nn_plus(x.graph, of[i], 2 * w.padding[i]);
+    }
     x = folded(move_channels(x, w.n, false), &w, full, s.dim[s.rank - 1]);
     tn_shape out = tn_tensor_shape(x);
     int64_t start[TN_MAX_RANK] = { 0 };
     if (out.rank < 0) return x;
-    for (int i = 0; i < w.n; i++) out.dim[i + 1] = full[i] - 2 * w.padding[i];
+    for (int i = 0; i < w.n; i++) out.dim[i + 1] = of[i];
     return tn_slice(x, start, out.dim, NULL, out.rank);
 }
 
@@ -128,7 +130,7 @@ tn_tensor tn_nn_conv_transpose(tn_tensor x, tn_nn_conv_transpose_opts o, const c
     static const char fn[] = "tn_nn_conv_transpose";
     tn_shape s, given = tn_tensor_shape(o.weights);
     geometry w;
-    if (!check_sizes(x, fn, 1, 3, 5, &s)) return poisoned(x);
+    if (!check_sizes(x, fn, 3, 5, &s)) return poisoned(x);
     int n = s.rank - 2;
     int64_t in = s.dim[n + 1], groups = o.groups ? o.groups : 1, out = o.out_channels, full[3], fan = 1;
     if (o.weights.graph) {
@@ -147,12 +149,13 @@ tn_tensor tn_nn_conv_transpose(tn_tensor x, tn_nn_conv_transpose_opts o, const c
     for (int i = 0; i < n; i++) {
         int64_t extra = o.output_padding[i] || !i ? o.output_padding[i] : more[i] + w.padding[i - 1];
         if (extra == -1) extra = 0;
-        full[i] = (s.dim[i + 1] - 1) * w.stride[i] + reach(&w, i), fan *= w.size[i];
+        full[i] = nn_plus(x.graph, nn_times(x.graph, s.dim[i + 1], w.stride[i]), reach(&w, i) - w.stride[i]), fan *= w.size[i];
         more[i + 1] = extra - w.padding[i]; /* what comes behind, less what is cut off there */
-        if (s.dim[i + 1] >= 1 && extra >= 0 && full[i] - 2 * w.padding[i] + extra >= 1) continue;
+        int64_t size = nn_least(x.graph, s.dim[i + 1]), gives = nn_least(x.graph, full[i]);
+        if (size >= 1 && extra >= 0 && gives - 2 * w.padding[i] + extra >= 1) continue;
         return nn_fail(x.graph, TN_ERR_SHAPE,
                        "%s: image axis %d of size %lld gives %lld elements, padded by %lld, and %lld more", fn, i,
-                       (long long)s.dim[i + 1], (long long)full[i], (long long)w.padding[i], (long long)extra);
+                       (long long)size, (long long)gives, (long long)w.padding[i], (long long)extra);
     }
     double bound = 1 / sqrt((double)(fan * (out / groups)));
     tn_tensor y = products(x, weights_of(x, &o, &w, in, out, groups, bound, name), n, groups);
@@ -160,7 +163,7 @@ tn_tensor tn_nn_conv_transpose(tn_tensor x, tn_nn_conv_transpose_opts o, const c
     tn_shape cut = tn_tensor_shape(y);
     if (cut.rank < 0) return y;
     for (int i = 0; i < n; i++)
-        if (more[i + 1] < 0) cut.dim[i + 1] += more[i + 1], more[i + 1] = 0;
+        if (more[i + 1] < 0) cut.dim[i + 1] = nn_plus(x.graph, cut.dim[i + 1], more[i + 1]), more[i + 1] = 0;
     y = tn_pad(tn_slice(y, none, cut.dim, NULL, cut.rank), none, more, cut.rank, 0);
     if (o.no_bias || (o.weights.graph && !o.bias.graph)) return y;
     if (!o.bias.graph) o.bias = nn_param(x.graph, tn_tensor_dtype(x), name, "b", TN_DIMS(out), NN_UNIFORM, bound);
@@ -171,21 +174,25 @@ tn_tensor tn_nn_conv_transpose(tn_tensor x, tn_nn_conv_transpose_opts o, const c
 
 static tn_tensor shuffle(tn_tensor x, int64_t r, bool apart, const char *fn) {
     tn_shape s, parts = { .rank = 0 }, out;
-    int64_t perm[TN_MAX_RANK], all = 1;
+    int64_t perm[TN_MAX_RANK], less[3], all = 1;
     int n, at = 0;
-    if (!check_sizes(x, fn, 0, 3, 5, &s)) return poisoned(x);
+    if (!check_sizes(x, fn, 3, 5, &s)) return poisoned(x);
     out = s, n = s.rank - 2;
     bool fits = r >= 1 && r <= 1 << 10;
     for (int i = 0; i < n && fits; i++) all *= r;
     int64_t channels = fits ? apart ? s.dim[n + 1] / all : s.dim[n + 1] : 0;
     fits = fits && (!apart || s.dim[n + 1] % all == 0);
-    for (int i = 0; i < n && !apart; i++) fits = fits && s.dim[i + 1] % r == 0;
+    for (int i = 0; i < n && !apart && fits; i++) {
+        int64_t d = s.dim[i + 1];
+        less[i] = d >= 0 ? d / r : tn_dim_floor_div(x.graph, d, r);
+        fits = nn_times(x.graph, less[i], r) == d;
+    }
     if (!fits)
         return nn_fail(x.graph, TN_ERR_SHAPE, "%s: rank %d with %lld channels by %lld", fn, s.rank, (long long)s.dim[n + 1],
                        (long long)r);
     parts.dim[parts.rank++] = s.dim[0];
     for (int i = 0; i < n; i++) {
-        out.dim[i + 1] = apart ? s.dim[i + 1] * r : s.dim[i + 1] / r;
+        out.dim[i + 1] = apart ? nn_times(x.graph, s.dim[i + 1], r) : less[i];
         parts.dim[parts.rank++] = apart ? s.dim[i + 1] : out.dim[i + 1];
         if (!apart) parts.dim[parts.rank++] = r;
     }

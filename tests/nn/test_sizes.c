@@ -95,7 +95,13 @@ static void running(tn_graph *g, const int64_t *d) {
     tn_output(tn_nn_cumsum(floats(g, "row", TN_DIMS(d[N])), 0), "row_sums");
 }
 static void batches(tn_graph *g, const int64_t *d) { /* of signals and matrices, whose own sizes are numbers */
-    tn_output(tn_signal_rfft(floats(g, "x", TN_DIMS(d[N], 12, d[M])), 1), "spectrum");
+    static const int64_t lengths[] = { 12, 96, 83 }; /* by a table, in factors, as a convolution */
+    for (int i = 0; i < 3; i++) {
+        tn_tensor wave = floats(g, (const char *[]){ "x", "y", "z" }[i], TN_DIMS(d[N], lengths[i], d[M]));
+        tn_output(tn_signal_rfft(wave, 1), (const char *[]){ "short", "factors", "prime" }[i]);
+    }
+    tn_signal_stft_opts frames = { .length = 64, .step = 16, .centered = 1 };
+    tn_output(tn_signal_stft(floats(g, "waves", TN_DIMS(d[N], d[M], 100)), frames), "frames");
     tn_tensor a = floats(g, "a", TN_DIMS(d[N], d[M], 3, 3)), square = tn_matmul(a, tn_transpose(a, 2, 3));
     tn_tensor eye =
         tn_reshape(tn_cast(tn_eq(tn_iota(g, TN_I64, TN_DIMS(3, 3), 0), tn_iota(g, TN_I64, TN_DIMS(3, 3), 1)), TN_F32),
@@ -132,6 +138,18 @@ static void images(tn_graph *g, const int64_t *d) {
     tn_output(tn_nn_interpolate(x, (tn_nn_interpolate_opts){ .out = { 4, d[M] }, .mode = TN_NN_LINEAR }), "to numbers");
     tn_output(tn_nn_adaptive_avg_pool(x, (int64_t[]){ 3, 1, 0 }), "means");
     tn_output(tn_nn_adaptive_max_pool(x, (int64_t[]){ 2, 2, 0 }), "largest");
+    static const float weights[3 * 3 * 3 * 2] = { 1, 2, -1, 0.5, 3, 0.25, -2, 1, 1, -0.5, 4 };
+    tn_tensor w = tn_const(g, TN_F32, TN_DIMS(3, 3, 3, 2), weights);
+    for (int i = 0; i < 3; i++) {
+        tn_nn_conv_transpose_opts o = { .weights = w, .stride = { 1 + i % 2 }, .padding = { i }, .output_padding = { i } };
+        if (i == 2) o.dilation[0] = 2;
+        tn_output(tn_nn_conv_transpose(x, o, "t"), (const char *[]){ "back0", "back1", "back2" }[i]);
+    }
+    tn_nn_pool_opts by = { .kernel = { 2 }, .stride = { 1 }, .padding = { 1 } };
+    tn_tensor parts = tn_nn_unfold(x, by);
+    tn_output(parts, "parts"), tn_output(tn_nn_fold(parts, (int64_t[]){ in, d[M], 0 }, by), "whole");
+    tn_tensor large = tn_nn_pixel_shuffle(floats(g, "deep", TN_DIMS(2, in, d[M], 8)), 2);
+    tn_output(large, "large"), tn_output(tn_nn_pixel_unshuffle(tn_mul_scalar(large, 2), 2), "small");
 }
 static void values(tn_graph *g, const int64_t *d) {
     int64_t lo, hi, both = d[N] >= 0 ? d[N] * d[M] : tn_dim_mul(g, d[N], d[M]);
@@ -178,7 +196,7 @@ static void agree(rng *r, tn_ctx *ctx, int group, tn_session *s, const int64_t *
     tn_graph *g;
     tn_program *p;
     tn_session *own = compiled(ctx, group, d, TN_MODE_GRAPH, &g, &p);
-    void *data[2][32];
+    void *data[2][48];
     for (int i = 0; i < N_SIZES; i++)
         if (tn_bind_dim(s, size_names[i], d[i])) fail_msg("%s", tn_ctx_error(ctx));
     for (int i = 0; i < p->n_io; i++) {
