@@ -360,15 +360,18 @@ ext ext_sub(exts *t, ext x, ext y) { return x == y ? 0 : ext_add(t, x, ext_mul(t
 static ext divide(exts *t, ext_op op, ext x, ext y) {
     if (ext_lo(t, y) < 1) return fail(t, "a size is divided by what may be less than 1");
     const ext_row *r = ext_is_lit(y) ? with_literal(t, x, EXT_MUL) : NULL;
+    ext whole;
     if (x == y) return 1;
     if (y == 1) return x;
+    if (!ext_is_lit(y) && ext_divides(t, x, y, &whole)) return whole;
     const ext_row *s = ext_is_lit(y) ? with_literal(t, x, op) : NULL;
     int64_t both;
     if (s && size_mul(s->b, y, &both)) return divide(t, op, s->a, both); /* a part of a part */
     s = ext_is_lit(y) ? with_literal(t, x, EXT_ADD) : NULL;
-    if (s && ext_divisor(t, s->a) % y == 0) { /* (n + 3)/4 is n/4 + 3/4 where 4 divides n */
-        ext whole = s->a, rest = make(t, op, s->b, y);
-        return ext_add(t, divide(t, EXT_FLOOR, whole, y), rest);
+    if (s && (ext_divisor(t, s->a) % y == 0 || s->b % y == 0)) { /* (n + 3)/4 is n/4 + 3/4 where 4 divides n or 3 */
+        ext rest;
+        whole = s->a, rest = make(t, op, s->b, y);
+        return ext_add(t, divide(t, op, whole, y), rest);
     }
     if (ext_is_lit(y) && ext_divisor(t, x) % y == 0) op = EXT_FLOOR;
     return r && r->b % y == 0 ? ext_mul(t, r->a, r->b / y) : make(t, op, x, y);

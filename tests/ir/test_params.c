@@ -166,7 +166,9 @@ static const char *const equal[][2] = {
     { "($n + 1)*6 - ($n + 1)*2", "$n*4 + 4" },
     { "floor(($e - 1) / 2)*2 + 2", "$e" }, /* e is a multiple of 8 */
     { "floor($e / 4)*2", "ceil($e / 2)" },
+    { "floor(($n - 10) / 5) + 1", "floor($n / 5) - 1" },
     { "$e - floor($e / 2)", "floor($e / 2)" },
+    { "floor(($n*$m*4) / $n)", "ceil($m*$m*4 / $m)" },
     { "$n*floor($e / 4)*2*floor($e / 4)*32", "$n*16*floor($e / 2)*floor($e / 2)" },
     { "ceil(($e*3 + 5) / 4)", "floor($e*3 / 4) + 2" },
 };

@@ -204,6 +204,13 @@ static void test_cnn(void **state) {
     /* Many channels, by Winograd's way. */
     RUNS(13, F32, &standard, NODES("Conv x k b -> y ; pads:l=1,1,1,1"),
          ARRAYS(IN("x", F32, BATCH, 48, 6, 7), WEIGHT("k", 48, 48, 3, 3), WEIGHT("b", 48)));
+    /* A length as PyTorch says it: n/2 - 1 of (n - 4)/2 + 1. */
+    const trial longer = { { { "batch", 1, 9, 1 }, { "seq", 6, 12, 1 } }, 2, { { 1, 6 }, { 9, 12 }, { 3, 7 } }, 3 };
+    RUNS(13, F32, &longer,
+         NODES("Conv x w -> h ; strides:l=2", "Shape x -> s", "Gather s last -> n", "Div n two -> half", "Sub half one -> rows",
+               "Unsqueeze rows axis -> rows2", "Concat b rows2 -> t ; axis:i=0", "Reshape h t -> y"),
+         ARRAYS(IN("x", F32, BATCH, 3, SEQ), WEIGHT("w", 8, 3, 4), INT("last", -1), INT("two", 2), INT("one", 1),
+                INTS("axis", 0), INTS("b", 0, 8)));
     /* Global pooling and Flatten, of images of any size. */
     RUNS(13, F32, &standard,
          NODES("Conv x w -> h ; strides:l=2,1 ; pads:l=1,1,1,1", "Relu h -> r", "GlobalAveragePool r -> p", "Flatten p -> f",
