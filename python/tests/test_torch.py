@@ -288,6 +288,30 @@ class Modules(unittest.TestCase):
                     self.assertEqual(got, want)
         self.assertEqual(bool(left), through_aot, left)
 
+    def test_whole_layers_of_attention(self):
+        """Which PyTorch has in inference only."""
+        x, y = torch.randn(3, 6, 32), torch.randn(3, 7, 32)
+        hidden = torch.arange(6) >= torch.tensor([[4], [6], [5]])
+        later = torch.ones(6, 6).triu(1).bool()
+        calls = [(nn.TransformerEncoderLayer(32, 4, 48, batch_first=True, **options), (x,), masks)
+                 for options in ({}, {"norm_first": True}, {"activation": "gelu"})
+                 for masks in ({}, {"src_key_padding_mask": hidden}, {"src_mask": later}, {"src_mask": later, "src_key_padding_mask": hidden})]
+        attention = nn.MultiheadAttention(32, 4, batch_first=True)
+        calls += [(attention, (x, x, x), {}), (attention, (x, x, x), {"need_weights": False}), (attention, (x, y, y), {}),
+                  (attention, (x, x, x), {"key_padding_mask": hidden, "average_attn_weights": False})]
+        fallbacks.clear()
+        for layer, given, masks in calls:
+            with self.subTest((layer, masks)), torch.no_grad():
+                torch._dynamo.reset()
+                layer.eval()
+                want, got = layer(*given, **masks), torch.compile(layer, backend="tenon")(*given, **masks)
+                for a, b in zip(got, want) if isinstance(want, tuple) else [(got, want)]:
+                    if b is None:
+                        self.assertIsNone(a)
+                    else:
+                        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+        self.assertEqual(fallbacks, [])
+
     def test_what_is_written(self):
         x, w = torch.randn(4, 6), torch.randn(6, 6, requires_grad=True)
         self.compare(lambda: lambda x, w: (x @ w).add_(1).relu_(), x, w)

@@ -185,6 +185,24 @@ class Sizes(unittest.TestCase):
         self.assertRaises(RuntimeError, model, x), self.assertRaises(Exception, compiled, x)
         self.assertEqual(fallbacks, [])
 
+    def test_images_as_windows_and_pools(self):
+        """Windows that are parts of an image, of as many as fit; a pool that is wider than the image may be; a sequence in frames."""
+        def windows(x):
+            n, c, h, w = x.shape
+            y = x.reshape(n, c, h // 4, 4, w // 4, 4).permute(0, 2, 4, 3, 5, 1).reshape(-1, 16, c).softmax(1)
+            count = y.shape[0] // (n * (h // 4))
+            return y.view(n, h // 4, count, 4, 4, c).sum((3, 4)), x.flatten(2).unfold(2, 6, 2).amax(-1)
+
+        draws = [(torch.randn(n, 2, h, h),) for n, h in ((4, 16), (3, 8), (5, 24))]
+        self.each(windows, draws, train=False)
+        torch._dynamo.reset()
+        model = nn.Sequential(nn.Conv2d(2, 4, 3, 4, 1), nn.MaxPool2d(5, 1, 2))
+        self.each(model, draws, programs=2)
+        torch._dynamo.reset()
+        model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv1d(3, 4, 3)), nn.ReLU())
+        self.each(model, [(torch.randn(n, 3, t),) for n, t in ((4, 16), (2, 9), (5, 30))], programs=2)
+        self.assertEqual(fallbacks, [])
+
     def test_no_room(self):
         """Where the largest sizes would take much memory, a batch that came once is a number, in all that is computed of it."""
         model = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), nn.Flatten(2), nn.MultiheadAttention(16, 4))

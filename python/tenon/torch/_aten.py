@@ -504,6 +504,20 @@ def _unbind(node: Node, graph: Graph, x: Tensor, dim: int = 0) -> list[Tensor]:
     return [_select(node, graph, x, dim, i) for i in range(x.shape[dim])]
 
 
+@op(aten.unfold.default)
+def _unfold(node: Node, graph: Graph, x: Tensor, axis: int, size: int, step: int) -> Tensor:
+    return F.window(x, [axis % x.ndim], [size], [step])
+
+
+@op(aten.unfold_backward.default)
+def _unfold_backward(node: Node, graph: Graph, g: Tensor, sizes: Sequence[Any], axis: int, size: int, step: int) -> Tensor:
+    x = graph.full(tuple(sizes), 0, g.dtype)
+    return _pull_back(graph, lambda t: F.window(t, [axis % x.ndim], [size], [step]), (x,), g, [True])[0]
+
+
+FORMS[aten.unfold.default] = lambda node: node.args[0].meta["val"].dim() > 0
+
+
 @op(aten.flip.default)
 def _flip(node: Node, graph: Graph, x: Tensor, dims: Sequence[int]) -> Tensor:
     return x.flip(list(dims)) if dims else x
@@ -876,14 +890,19 @@ def _channels(x: Any, ndim: int) -> Any:
     return x.reshape((-1,) + (1,) * (ndim - 2)) if isinstance(x, Tensor) else x
 
 
-@op(aten.native_layer_norm.default)
-def _layer_norm(node: Node, graph: Graph, x: Tensor, shape: Sequence[int], w: Any, b: Any, eps: float) -> tuple:
+def _normed(x: Tensor, n: int, w: Any, b: Any, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Over the last n axes; the mean, and one by the deviation."""
     x, w, b = _wide(x, w, b)
-    inner = list(range(x.ndim - len(shape), x.ndim))
+    inner = list(range(x.ndim - n, x.ndim))
     mean, scale = x.mean(inner, True), (x.var(inner, True, 0) + eps).rsqrt()
     y = (x - mean) * scale
     y = y if w is None else y * w
-    return _as_results(node, y if b is None else y + b, mean, scale)
+    return y if b is None else y + b, mean, scale
+
+
+@op(aten.native_layer_norm.default)
+def _layer_norm(node: Node, graph: Graph, x: Tensor, shape: Sequence[int], w: Any, b: Any, eps: float) -> tuple:
+    return _as_results(node, *_normed(x, len(shape), w, b, eps))
 
 
 @op(aten.native_layer_norm_backward.default)
@@ -898,6 +917,67 @@ def _layer_norm_backward(node: Node, graph: Graph, g: Tensor, x: Tensor, shape: 
     dx = (scale / n) * (dy * n - dy.sum(inner, True) - y * (dy * y).sum(inner, True)) if mask[0] else None
     dw = None if not mask[1] or w is None else (g * y).sum(outer) if outer else g * y
     return _as_results(node, dx, dw, None if not mask[2] else g.sum(outer) if outer else g)
+
+
+@op(aten._weight_norm_interface_backward.default)
+def _weight_norm_backward(node: Node, graph: Graph, dw: Tensor, v: Tensor, g: Tensor, norms: Tensor, axis: int) -> tuple:
+    dw, v, g, norms = _wide(dw, v, g, norms)
+    others = [a for a in range(v.ndim) if a != axis % v.ndim]
+    along = (dw * v).sum(others, True)
+    n = norms.reshape(along.shape)
+    return _as_results(node, g.reshape(along.shape) / n * (dw - v * (along / (n * n))), (along / n).reshape(g.shape))
+
+
+# What PyTorch has whole layers of attention for, in inference.
+_MASKS: dict[Any, Callable[[Tensor], Tensor]] = {0: lambda m: m.reshape((1, 1) + m.shape), 1: lambda m: m.reshape((m.shape[0], 1, 1, m.shape[1])),
+                                                 2: lambda m: m, None: lambda m: m}
+
+
+def _heads(graph: Graph, xs: Sequence[Tensor], heads: int, in_w: Tensor, in_b: Tensor, out_w: Tensor, out_b: Tensor, mask: Any, kind: Any) -> tuple:
+    """Attention [N,T,D] of xs (query, key, value; one: all three), and its weights [N,H,T,S]. mask: true, or not 0, is left out."""
+    d = in_w.shape[1]
+    if len(xs) == 1:
+        rows = xs[0] @ in_w.T + in_b
+        parts = [rows[..., i * d:(i + 1) * d] for i in range(3)]
+    else:
+        parts = [x @ in_w[i * d:(i + 1) * d].T + in_b[i * d:(i + 1) * d] for i, x in enumerate(xs)]
+    q, k, v = [p.reshape(p.shape[:2] + (heads, d // heads)).transpose([0, 2, 1, 3]) for p in parts]
+    if mask is not None:
+        mask = _MASKS[kind]((mask == 0).astype(bool_))
+    y, scores = _attend(q, k, v, mask, False, None)
+    y = y.transpose([0, 2, 1, 3]).reshape((q.shape[0], q.shape[2], d))
+    return y @ out_w.T + out_b, scores
+
+
+@op(aten._native_multi_head_attention.default)
+def _whole_attention(node: Node, graph: Graph, q: Tensor, k: Tensor, v: Tensor, width: int, heads: int, in_w: Tensor, in_b: Tensor, out_w: Tensor,
+                     out_b: Tensor, mask: Any = None, need_weights: bool = True, average: bool = True, kind: Any = None) -> tuple:
+    y, scores = _heads(graph, (q,) if node.args[0] is node.args[1] is node.args[2] else (q, k, v), heads, in_w, in_b, out_w, out_b, mask, kind)
+    if not need_weights:
+        return y, None
+    weights = nn.softmax(scores, -1).astype(q.dtype)
+    return y, weights.mean([1]) if average else weights
+
+
+@op(aten._transformer_encoder_layer_fwd.default)
+def _encoder_layer(node: Node, graph: Graph, x: Tensor, width: int, heads: int, in_w: Tensor, in_b: Tensor, out_w: Tensor, out_b: Tensor, gelu: bool,
+                   first: bool, eps: float, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, up_w: Tensor, up_b: Tensor, down_w: Tensor, down_b: Tensor,
+                   mask: Any = None, kind: Any = None) -> Tensor:
+    def attended(x: Tensor) -> Tensor:
+        return _heads(graph, (x,), heads, in_w, in_b, out_w, out_b, mask, kind)[0]
+
+    def fed(x: Tensor) -> Tensor:
+        y = x @ up_w.T + up_b
+        return (_gelu(y) if gelu else y.maximum(0)) @ down_w.T + down_b
+
+    def norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return _normed(x, 1, w, b, eps)[0].astype(x.dtype)
+
+    if first:
+        x = x + attended(norm(x, w1, b1))
+        return x + fed(norm(x, w2, b2))
+    x = norm(x + attended(x), w1, b1)
+    return norm(x + fed(x), w2, b2)
 
 
 @op(aten._native_batch_norm_legit_functional.default)
@@ -1008,7 +1088,8 @@ def _max_pool(node: Node, graph: Graph, x: Tensor, kernel: Any, stride: Any = ()
     columns = graph.iota(at.shape, at.ndim - 1) * stride[1] - padding[1]
     index = rows * x.shape[-1] + columns + at * dilation[1]
     for row in range(1, kernel[0]):  # the row of the window that `at` lies in: a division of 64 bits takes longer than the pool
-        index = index + (at >= row * kernel[1]).astype(at.dtype) * (dilation[0] * x.shape[-1] - kernel[1] * dilation[1])
+        below, down, back = (at >= row * kernel[1]).astype(at.dtype), dilation[0] * x.shape[-1], kernel[1] * dilation[1]
+        index = index + (below * down - below * back if isinstance(down, Dim) else below * (down - back))  # images may be narrower
     return flat.max(-1), index
 
 

@@ -97,7 +97,7 @@ def _bounds(expr: Any, env: Any) -> tuple[int, Optional[int], int]:
     lo, hi = _number(known.lower), _number(known.upper)
     divisors = [int(m.args[1]) for m in getattr(env, "divisible", ()) if m.args[0] == expr and m.args[1].is_Integer]
     if expr.is_Symbol:
-        divisors.append(_divisor([g.expr for g in getattr(env, "guards", ()) if g.expr.free_symbols == {expr}], expr))
+        divisors.append(_divisor([g.expr for g in getattr(env, "guards", ()) if expr in g.expr.free_symbols], expr))
     return max(lo or 0, 0), hi, math.lcm(1, *divisors)
 
 
@@ -107,22 +107,20 @@ def _period(expr: Any) -> int:
 
 
 def _divisor(guards: Sequence[Any], s: Any) -> int:
-    """What divides s where 4 (s // 4) is s, as PyTorch knows of images that are made smaller and larger again: such equations hold for
-    some remainders alone."""
+    """What divides s where 4 (s // 4) is s, as PyTorch knows of images that are made smaller and larger again, or cut into windows: such
+    equations hold for some remainders alone."""
     period, held = 1, []
     for g in guards:
-        parts = all(type(f).__name__ == "FloorDiv" and f.args[1].is_Integer for f in g.atoms(sympy.Function))
-        linear = not g.atoms(sympy.Pow) and all(sum(not a.is_number for a in m.args) < 2 for m in g.atoms(sympy.Mul))
-        if type(g).__name__ == "Equality" and linear and parts and math.lcm(period, _period(g)) <= 256:
+        parts = all(type(f).__name__ in ("FloorDiv", "Mod", "PythonMod") and f.args[1].is_Integer for f in g.atoms(sympy.Function))
+        if type(g).__name__ == "Equality" and parts and 1 < math.lcm(period, _period(g)) <= 256:
             period = math.lcm(period, _period(g))
-            held.append(g)
+            held.append((g.lhs - g.rhs).xreplace({other: sympy.Integer(7) for other in g.free_symbols - {s}}))
 
-    def difference(g: Any, n: int) -> Any:
-        return (g.lhs - g.rhs).xreplace({s: sympy.Integer(n)})
+    def zero(difference: Any, r: int) -> list[bool]:
+        return [difference.xreplace({s: sympy.Integer(r + k * period)}) == 0 for k in (1, 2, 3)]
 
-    if any(difference(g, period) != difference(g, 2 * period) for g in held):  # of few sizes, whatever divides them
-        return 1
-    return math.gcd(period, *(r for r in range(period) if all(difference(g, period + r) == 0 for g in held)))
+    held = [g for g in held if all(zero(g, 0))]  # others are of few sizes, whatever divides them
+    return math.gcd(period, *(r for r in range(period) if all(any(zero(g, r)) for g in held)))
 
 
 class Dims:
@@ -138,6 +136,7 @@ class Dims:
         self.ranges: list[Any] = [None] * len(values)
         for (symbol, i), (lo, hi, by) in zip(sizes.index.items(), sizes.bounds):
             if i not in literal:
+                by = by if values[i] % by == 0 else 1
                 top = room(max(values[i], most[i])) if hi is None else max(hi, values[i])
                 top = -(-values[i] // by) * by if tight else top // by * by
                 low = -(-min(lo, values[i]) // by) * by
