@@ -19,8 +19,9 @@ static bool run_passes(graph *g, arena *a, const tn_compile_opts *opts, const ta
     else /* not an optimisation: the scheduler knows no fold */
         pass_run_watched(g, pass_find("fold_lower"), a, check, w);
     if (!opts->no_passes && opts->fusion >= 2 && t->kind == TARGET_GPU) pass_run_stage_watched(g, STAGE_GPU, a, check, w);
-    if (!opts->no_passes && opts->fusion >= 3 && has_units(t) && !g->params && units)
-        changed = pass_run_stage_watched(g, STAGE_UNITS, a, check, w);
+    if (!opts->no_passes && opts->fusion >= 3 && has_units(t) && units)
+        changed = g->params ? pass_run_watched(g, pass_find("recompute_weights"), a, check, w)
+                            : pass_run_stage_watched(g, STAGE_UNITS, a, check, w);
     if (t->kind == TARGET_CPU) pass_run_stage_watched(g, STAGE_CPU, a, check, w);
     pass_run_stage_watched(g, STAGE_TARGET, a, check, w);
     return changed;

@@ -175,12 +175,35 @@ static bool has_lane(const kins *in, int lane) {
     return true;
 }
 
+/* Multiples of what divides the expression's coefficients. */
+static range multiples_in(const affine *e, range v) {
+    int64_t by = 0;
+    for (int i = 0; i < e->n; i++)
+        for (int64_t x = ext_is_lit(e->t[i].coef) ? e->t[i].coef : 1, r; x; x = r) r = by % x, by = x;
+    by = by < 0 ? -by : by;
+    if (by < 2 || !ext_is_lit(v.lo) || !ext_is_lit(v.hi) || v.lo < 0 || v.hi < 0) return v;
+    return (range){ (v.lo + by - 1) / by * by, v.hi / by * by };
+}
+
+/* Another mask of the same sum says more: it bounds each lane. */
+static bool bounds_lanes_elsewhere(const kins *in, int m) {
+    const kmask *x = &in->mask[m];
+    bool found = false;
+    for (int j = 0; j < in->n_mask && in->lanes > 1 && !in->mask_lane[m]; j++) {
+        const kmask *y = &in->mask[j];
+        found |= in->mask_lane[j] && in->lane_stride % in->mask_lane[j] == 0 &&
+                 affine_equal((affine){ x->e.base, y->e.n, y->e.t }, x->e);
+    }
+    return found;
+}
+
 /* Takes c times the expression of a mask, which has all its variables, out of the index: that adds c times what it can be. */
 static void take_masked(prover *p, kins *in, range *out) {
     for (int turn = 0; turn < in->n_mask * (p->k->vars.n + 1); turn++) { /* sums of many variables first */
         int m = turn % in->n_mask;
         const kmask *x = &in->mask[m];
         if (x->e.n != p->k->vars.n - turn / in->n_mask || (x->e.n == 0 && has_literal_bounds(x))) continue;
+        if (bounds_lanes_elsewhere(in, m)) continue;
         int64_t lane = in->lanes > 1 ? in->mask_lane[m] : 0;
         ext c = lane && in->lane_stride % lane == 0 ? in->lane_stride / lane : 0;
         ext way = x->e.n ? x->e.t[0].coef : 1;
@@ -207,6 +230,7 @@ static void take_masked(prover *p, kins *in, range *out) {
             v.lo = ext_never_less(p->t, lo, v.lo) ? lo : ext_never_less(p->t, v.lo, lo) ? v.lo : ext_max(p->t, v.lo, lo);
             v.hi = ext_never_less(p->t, v.hi, hi) ? hi : ext_never_less(p->t, hi, v.hi) ? v.hi : ext_min(p->t, v.hi, hi);
         }
+        v = multiples_in(&x->e, v);
         out->lo = ext_add(p->t, out->lo, ext_mul(p->t, c, up ? v.lo : v.hi));
         out->hi = ext_add(p->t, out->hi, ext_mul(p->t, c, up ? v.hi : v.lo));
     }

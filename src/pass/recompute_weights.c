@@ -45,7 +45,7 @@ typedef struct sides { /* of a contraction with batch axes, one free axis a side
 
 static bool find_sides(const work *w, val v, sides *out) {
     const node *d = at(w, v);
-    if (d->op != OP_dot || !is_narrow((tn_dtype)d->dtype) || !is_static(w->g, v) || d->attr[1] != 1) return false;
+    if (d->op != OP_dot || !is_narrow((tn_dtype)d->dtype) || d->attr[1] != 1) return false;
     int n = out->n = (int)d->attr[0];
     for (int x = 0; x < 2; x++) {
         const node *in = at(w, d->in[x]);
@@ -59,7 +59,8 @@ static bool find_sides(const work *w, val v, sides *out) {
     return true;
 }
 
-static bool is_head(int64_t n) { return n > 0 && n <= MOST_FEATURES && n % PIECE == 0; }
+static bool is_long(const work *w, ext n) { return (ext_is_lit(n) ? n : ext_hi(w->g->params, n)) >= FEW; }
+static bool is_head(ext n) { return n > 0 && n <= MOST_FEATURES && n % PIECE == 0; }
 
 /* Scores, or what is like them: each a sum over the features of a head. */
 static bool is_scores(const work *w, val v) {
@@ -94,7 +95,8 @@ static bool find_reader(const work *w, val v, int side, reader *out) {
         if (s.batch[side][i] != i) return false;
     r.axis = (int)s.contract[side];
     *out = r;
-    return r.power && r.n_dots && x->dims[s.n] >= FEW && x->dims[s.n + 1] >= FEW && is_head(other->dims[s.free[!side]]);
+    return r.power && r.n_dots && is_long(w, x->dims[s.n]) && is_long(w, x->dims[s.n + 1]) &&
+           is_head(other->dims[s.free[!side]]);
 }
 
 /* ---- factors ---- */

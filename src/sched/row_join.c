@@ -110,7 +110,7 @@ row_link row_link_make(const plan *p, const pkernel *pk, int shared, bool of_run
     }
     int64_t inner = inner_rows(k, shared);
     for (int b = 0; b < k->bufs.n; b++) {
-        if (k->bufs.at[b].kind != KB_LOCAL) continue;
+        if (k->bufs.at[b].kind != KB_LOCAL || !k->bufs.at[b].elems) continue;
         if (inner < 0 || (!ext_is_lit(k->bufs.at[b].elems) && (!of_run || inner != 1)))
             return l.local = INT64_MAX / 2, l; /* no room has a literal size */
         l.local += ext_hi(k->params, k->bufs.at[b].elems) * inner * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype);

@@ -3,7 +3,7 @@
  * interpreter, thread by thread, against double; spellings; memory linear in the positions.
  *
  * Labels: random long
- * TENON_FUZZ_SEEDS: a round of values for 280 of them, at least one; by default and of 2,000 one a spelling. */
+ * TENON_FUZZ_SEEDS: a round of values for 280 of them, at least one; by default and of 2,000 two a spelling. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -57,9 +57,13 @@ static val softmax(graph *g, const spelling *s, val x, const int64_t *dims) {
     return graph_binary(g, OP_mul, x, graph_expand(g, inverse, dims));
 }
 
-/* q and the result's gradient [b,m,d], k and v [b,n,d]; out: y and the gradients of q, k, v. */
+/* q and the result's gradient [b,m,d], k and v [b,n,d]; out: y and the gradients of q, k, v. b 0: b, m and n are a run's. */
 static graph *make(arena *a, const spelling *s, tn_dtype type, int64_t b, int64_t m, int64_t n, int64_t d) {
     graph *g = graph_make(a, "attention");
+    if (!b) {
+        g->params = exts_make(a);
+        b = ext_dim(g->params, "B", 1, 4, 1), m = ext_dim(g->params, "M", 1, 512, 1), n = ext_dim(g->params, "N", 1, 512, 1);
+    }
     int64_t dims[] = { b, m, n }, batch[] = { 0 }, last[] = { 2 }, middle[] = { 1 };
     val x[] = { input(g, "q", type, b, m, d), input(g, "k", type, b, n, d), input(g, "v", type, b, n, d) };
     val given = input(g, "g", type, b, m, d), out[3];
@@ -92,12 +96,12 @@ static plan *plan_of(arena *a, graph *g, const target *t, int fusion) {
     return pipeline_run(g, a, &o, t);
 }
 
-/* Kernels that go by tiles of scores on matrix units; of those, which skip some. */
+/* Kernels that go by tiles of scores on matrix units, also side by side in a launch; of those, which skip some. */
 static int count_tiles(const plan *p, int *skip) {
     int n = 0;
     *skip = 0;
-    for (int i = 0; i < p->kernels.n; i++) {
-        const schedule *s = p->kernels.at[i].schedule;
+    for (int i = 0; i < p->schedules.n; i++) {
+        const schedule *s = p->schedules.at[i].s;
         for (int j = 0; s && j < s->steps.n; j++) {
             const loop_step *x = &s->steps.at[j];
             if (x->op != STEP_bind_row_tiles || !step_flag(x, "matrix")) continue;
@@ -190,11 +194,25 @@ static eval_memory *run(const plan *p, const graph *g, const sample *in, arena *
     return m;
 }
 
-/* Fresh numbers and sizes of all kinds against double. The bound is what the same ops one by one, each rounding to the
- * spelling's dtype, are off by at most, and half as much: both are the worst of many numbers (of 280 results 1.16 was seen). */
+/* Sizes of a run: few launches, and memory that is linear in them. */
+ARENA_TEST(test_sizes) {
+    for (size_t i = 0; i < (TEST_SANITIZED ? 1 : COUNT_OF(spellings)); i++) {
+        target t = with_units(false);
+        int skip;
+        const plan *p = plan_of(a, make(a, &spellings[i], spellings[i].type, 0, 0, 0, 64), &t, 3);
+        int n = count_tiles(p, &skip);
+        if (n != 4 || p->kernels.n > 3 || p->temp_bytes > 3 << 20 || (spellings[i].mask == CAUSAL && skip < 2))
+            fail_msg("%s: %d kernels go by tiles, %d skip some; %lld bytes", spellings[i].name, n, skip,
+                     (long long)p->temp_bytes);
+    }
+}
+
+/* Fresh numbers and sizes of all kinds against double, every second round's sizes given by a run. The bound is what the same
+ * ops one by one, each rounding to the spelling's dtype, are off by at most, and half as much: both are the worst of many
+ * numbers (of 280 results 1.16 was seen). */
 ARENA_TEST(test_values) {
     uint64_t first, seed = 11;
-    int units = 0, rounds = (int)(fuzz_seeds(280 * COUNT_OF(spellings), &first) / 280);
+    int units = 0, rounds = (int)(fuzz_seeds(280 * COUNT_OF(spellings), &first) / 140);
     if (rounds < 1) rounds = 1;
     for (int round = 0; round < rounds; round++) {
         const spelling *s = &spellings[(size_t)round % COUNT_OF(spellings)];
@@ -204,7 +222,9 @@ ARENA_TEST(test_values) {
             seed = seed * 6364136223846793005ull + 1442695040888963407ull;
             n[i] = 1 + (int64_t)((seed >> 33) % (uint64_t)most[i]);
         }
+        bool of_run = round / (int)COUNT_OF(spellings) % 2;
         int64_t rows = 256 + n[0], keys = 260 + n[1], d = n[2] == 1 ? 64 : 24 + 8 * n[2];
+        if (of_run) rows = 1 + rows * n[1] / 41, keys = 1 + keys * n[0] * n[1] / 1681;
         arena own;
         arena_init(&own, mem_libc(), a->gd);
         graph *g = make(&own, s, s->type, 2, rows, keys, d), *exact = make(&own, s, TN_F32, 2, rows, keys, d);
@@ -212,14 +232,16 @@ ARENA_TEST(test_values) {
         eval_value *want = eval_graph(exact, &own, in.values);
         target t = with_units(true), cpu = plan_target(0);
         int skip;
-        plan *p = plan_of(&own, g, &t, 3);
+        plan *p = plan_of(&own, of_run ? make(&own, s, s->type, 0, 0, 0, d) : g, &t, 3);
         int tiles = count_tiles(p, &skip);
-        units += tiles == kernels_of(d);
+        if (of_run) p = plan_at(p, (int64_t[]){ 2, rows, keys });
+        int all_tiles = of_run ? 4 : kernels_of(d);
+        units += tiles == all_tiles;
         eval_memory *m = run(p, g, &in, &own);
         plan *ops = plan_of(&own, g, &cpu, 0);
         eval_memory *by_ops = run(ops, g, &in, &own);
-        if (tiles != kernels_of(d)) printf("%s, %d x %d x %d: %d by tiles\n", s->name, (int)rows, (int)keys, (int)d, tiles);
-        for (int o = 0; o < g->outputs.n && tiles == kernels_of(d); o++) {
+        if (tiles != all_tiles) printf("%s, %d x %d x %d: %d by tiles\n", s->name, (int)rows, (int)keys, (int)d, tiles);
+        for (int o = 0; o < g->outputs.n && tiles == all_tiles; o++) {
             const void *got = m->io[plan_io(p, g->outputs.at[o].name, true)];
             const double *y = want[exact->outputs.at[o].v].f;
             const void *ops_got = by_ops->io[plan_io(ops, g->outputs.at[o].name, true)];
@@ -301,6 +323,7 @@ ARENA_TEST(test_few_keys) {
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_values),        cmocka_unit_test(test_spellings),
                                         cmocka_unit_test(test_training_step), cmocka_unit_test(test_small_step),
-                                        cmocka_unit_test(test_memory),        cmocka_unit_test(test_few_keys) };
+                                        cmocka_unit_test(test_memory),        cmocka_unit_test(test_few_keys),
+                                        cmocka_unit_test(test_sizes) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
