@@ -29,7 +29,7 @@ const drive_processor *drive_find_gpu(const char *name) {
 /* A GPU that need not be here: what all have that understand the text. */
 static target gpu_target(const export_form *f, const drive_processor *gpu) {
     target t = target_common_gpu();
-    t.local_barriers = t.overlaps = t.matrix_units = f->language == GPU_CUDA;
+    t.local_barriers = t.overlaps = t.matrix_units = t.denormals = f->language == GPU_CUDA;
     if (f->language == GPU_OPENCL) {
         t.max_block_threads = 0, t.shared_bytes = 32 << 10, t.buffers = 64; /* the least that OpenCL 1.2 promises */
         return t;

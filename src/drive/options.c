@@ -54,6 +54,7 @@ target drive_target(const device_caps *c, const ktuning *tuned) {
                      .clusters = c->clusters,
                      .local_barriers = c->local_barriers,
                      .overlaps = c->overlaps,
+                     .denormals = c->denormals,
                      .matrix_units = c->matrix_units,
                      .bulk = c->bulk,
                      .bf16_sums = c->bf16_sums,

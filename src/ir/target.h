@@ -38,6 +38,7 @@ typedef struct target {
     bool matrix_units;                     /* GPU: its language has products of matrices (tensor cores) */
     bool bulk;                             /* GPU: one thread copies boxes of matrices for all (TMA) */
     double ghz, memory_rate;               /* GPU: what it tells of its clock, and of memory, bytes a nanosecond; 0: nothing */
+    bool denormals;                        /* GPU: numbers below 2^-126 are as exact and as fast as others */
     bool local_barriers;                   /* GPU: a thread block may have barriers where others do not come */
     const struct machine *machine;         /* what its row of machine/ says; NULL = as most are */
     const ktuning *tuning;                 /* schedules that were measured; NULL = none */

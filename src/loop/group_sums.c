@@ -9,7 +9,7 @@
  * In the form of a GPU, whose lanes are of one group, the same for products that follow each other without a loop between, and
  * for the lanes of one: four of them are added up in one. */
 #include "ir/kernel_walk.h"
-#include "loop/build.h"
+#include "loop/byte_bits.h"
 #include "loop/loop.h"
 #include "loop/schedule.h"
 
@@ -162,8 +162,11 @@ static bool sum_vectors(kernel **kk, str *why) {
 bool step_group_sums(kernel **kk, const loop_step *s, str *why) {
     kernel *k = *kk;
     int n = 0;
-    (void)s;
-    if (k->block_threads) return sum_vectors(kk, why);
+    if (k->block_threads) {
+        if (!sum_vectors(&k, why) || (step_flag(s, "bits") && !byte_bits_sum(&k, why))) return false;
+        *kk = k;
+        return true;
+    }
     for (int i = 1; i < k->ins.n; i++) {
         group_sum g;
         if (!find(k, i, &g)) continue;

@@ -7,7 +7,7 @@
  * Of vectors of bytes, in the form of a GPU, a second time: bits stay where the word that was loaded has them, which saves
  * their way to the lowest ones. They are 2^b times as much then, b being where they begin in the half of the word; a
  * multiply-add takes that back with what is subtracted, exactly. */
-#include "loop/build.h"
+#include "loop/byte_bits.h"
 #include "loop/loop.h"
 #include "loop/schedule.h"
 
@@ -29,19 +29,12 @@ static bool is_difference(const kernel *k, const kins *in, double *out) {
     return b->imm > -MOST && b->imm < MOST && b->imm == (double)(int64_t)b->imm;
 }
 
-/* Bits of bytes, a vector of them, that became floats: (float)(load >> shift & mask ^ flip) - less. */
-typedef struct byte_bits {
-    reg load;
-    int64_t shift, mask, flip; /* flip: of signed bytes, which become those from 0 on */
-    double less;
-} byte_bits;
-
 static const kins *operand(const kernel *k, reg r, kop op, op_code alu) {
     const kins *in = &k->ins.at[r];
     return in->op == op && (op != K_ALU || in->alu == alu) ? in : NULL;
 }
 
-static bool find_bits(const kernel *k, const kins *in, byte_bits *out) {
+bool byte_bits_find(const kernel *k, const kins *in, byte_bits *out) {
     const kins *bits, *both, *masked, *shifted, *whole = operand(k, in->a, K_LOAD, OP_NIL);
     if (in->op == K_CAST && in->dtype == TN_F32 && in->lanes >= 4 && whole && whole->lanes == in->lanes &&
         (whole->src == TN_I8 || whole->src == TN_U8)) {
@@ -64,17 +57,23 @@ static bool find_bits(const kernel *k, const kins *in, byte_bits *out) {
     return load && load->src == TN_U8 && load->lanes == in->lanes && out->shift >= 0 && out->mask << out->shift < 256;
 }
 
+reg byte_bits_lane(build_copier *c, const byte_bits *w, int l, int64_t exponent, val of) {
+    kernel *o = c->o;
+    int64_t up = byte_bits_at(w, l) - w->shift, at = byte_bits_at(w, l), set = exponent + (w->flip << at);
+    reg byte = build_lane(o, c->to[w->load], l), x;
+    if (up) byte = build_op(o, OP_shift_left, byte, build_number(o, TN_I32, (double)up));
+    x = build_op(o, OP_and, byte, build_number(o, TN_I32, (double)(w->mask << at)));
+    if (set) x = build_op(o, w->flip ? OP_xor : OP_or, x, build_number(o, TN_I32, (double)set));
+    return kernel_push(o, (kins){ .op = K_BITCAST, .dtype = TN_F32, .src = TN_I32, .lanes = 1, .a = x, .node = of });
+}
+
 static reg in_place(build_copier *c, const byte_bits *w, val of) {
     kernel *o = c->o;
     int lanes = c->k->ins.at[w->load].lanes;
     reg all = build_acc(o, OP_add, TN_F32, 0, lanes);
     for (int l = 0; l < lanes; l++) {
-        int64_t up = l % 2 * 8, at = w->shift + up; /* a word is two halves: all bits end below the 23rd */
-        reg byte = build_lane(o, c->to[w->load], l), x;
-        if (up) byte = build_op(o, OP_shift_left, byte, build_number(o, TN_I32, (double)up));
-        x = build_op(o, OP_and, byte, build_number(o, TN_I32, (double)(w->mask << at)));
-        x = build_op(o, w->flip ? OP_xor : OP_or, x, build_number(o, TN_I32, (double)(OFFSET_BITS + (w->flip << at))));
-        x = kernel_push(o, (kins){ .op = K_BITCAST, .dtype = TN_F32, .src = TN_I32, .lanes = 1, .a = x, .node = of });
+        int64_t at = byte_bits_at(w, l);
+        reg x = byte_bits_lane(c, w, l, OFFSET_BITS, of);
         double scale = 1 / (double)((int64_t)1 << at), less = OFFSET * scale + w->less;
         if (at) {
             reg sum = build_acc(o, OP_add, TN_F32, 0, 1);
@@ -84,7 +83,7 @@ static reg in_place(build_copier *c, const byte_bits *w, val of) {
         } else {
             x = build_op(o, OP_sub, x, build_number(o, TN_F32, less));
         }
-        kernel_push(o, (kins){ .op = K_PUT, .dtype = TN_F32, .lanes = 1, .c = all, .first_lane = l, .a = x, .node = of });
+        build_put_lane(o, all, l, x, of);
     }
     return all;
 }
@@ -99,7 +98,7 @@ static bool keep_in_place(kernel **kk, str *why) {
     bool any = false;
     for (int i = 1; i < k->ins.n; i++) {
         byte_bits w;
-        if (find_bits(k, &k->ins.at[i], &w))
+        if (byte_bits_find(k, &k->ins.at[i], &w))
             c.to[i] = in_place(&c, &w, k->ins.at[i].node), any = true;
         else
             build_copy(&c, i, &none);

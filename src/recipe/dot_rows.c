@@ -10,7 +10,10 @@
  * over threads is little beside some five instructions a weight (16 layers: 4 bits 654 and 598, 8 bits 727 and 653). Parts of a
  * byte have half the elements and twice the rows, where all threads then have as many (610 and 582). Where they have not (896
  * wide) that was tried and is slower: 611 and 806. Of whole bytes all matrices have the same share (8 bits, 16 layers, 657 and
- * 647; twice the share for many rows before), and of few rows all thread blocks are there at once (637 and 619). */
+ * 647; twice the share for many rows before), and of few rows all thread blocks are there at once (637 and 619).
+ *
+ * Where numbers below all others are as fast as those, bits are multiplied as they lie in words (loop/bit_sums.c; 16 layers, 4
+ * bits 533 and 471, 896 wide 602 and 570; 8 bits 615 and 606, 896 wide 649 and 655, so not of short rows of bytes). */
 #include "loop/gpu_bind.h"
 #include "recipe/recipe.h"
 
@@ -21,6 +24,7 @@ enum {
     MANY = 8192,     /* rows */
     BUSY = 256,      /* threads of a processor, at least; of bytes, half */
     THERE = 512,     /* .. that are there at once, of bytes (emit/gpu.c) */
+    WIDE = 2048,     /* elements of a row of bytes whose bits are multiplied, at least */
     LARGE = 96 << 10 /* elements of a matrix, at least */
 };
 
@@ -121,6 +125,9 @@ bool recipe_dot_rows(recipe *r) {
     recipe_do(r, "bind_rows %lld", (long long)threads);
     while (lanes > 1 && !recipe_try(r, "vectorize_nests %lld", (long long)lanes)) lanes /= 2;
     if (together > 1) recipe_try(r, "coarsen %lld", (long long)together);
-    if (w.size == 1 && lanes > 1) recipe_try(r, "group_sums"), recipe_try(r, "mantissa_casts");
+    if (w.size != 1 || lanes == 1) return true;
+    bool bits = r->t->denormals && (w.n_parts > 1 || w.elements >= WIDE);
+    if (!bits || !recipe_try(r, "group_sums bits")) recipe_try(r, "group_sums");
+    recipe_try(r, "mantissa_casts");
     return true;
 }

@@ -122,6 +122,7 @@ static void fill_caps(cuda *d) {
                         .cluster = d->arch >= 90 ? 8 : 0,
                         .local_barriers = true,
                         .overlaps = true,
+                        .denormals = true,
                         .matrix_units = d->arch >= 80,
                         .bulk = d->arch == 90 && d->cu.cuTensorMapEncodeTiled,
                         .clusters = units > 16 ? units / 8 - 1

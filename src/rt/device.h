@@ -61,10 +61,10 @@ typedef struct device_caps {
     int buffers;                          /* that a launch may have */
     int cluster, clusters;                /* thread blocks that can run together, 0: none; clusters of 8 that run at a time */
     bool local_barriers; /* a thread block may have barriers where others do not come: PoCL 3.1 writes elsewhere then */
-    bool overlaps, matrix_units, bulk; /* as in ir/target.h */
-    double ghz, memory_rate;           /* likewise */
-    const struct machine *machine;     /* its row of machine/machine.def; NULL: it computes on the processor, too */
-    uint64_t id;                       /* part of every cache key: what code built for this device depends on */
+    bool overlaps, matrix_units, bulk, denormals; /* as in ir/target.h */
+    double ghz, memory_rate;                      /* likewise */
+    const struct machine *machine;                /* its row of machine/machine.def; NULL: it computes on the processor, too */
+    uint64_t id;                                  /* part of every cache key: what code built for this device depends on */
 } device_caps;
 
 /* What an argument of a kernel is: bytes from what is bound to a slot. Launches that touch the same bytes, one of them writing,

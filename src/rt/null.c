@@ -76,7 +76,7 @@ static void null_get_caps(const device *base, device_caps *out) {
 static void gpu_caps(const device *base, device_caps *out, const char *language, bool local_barriers) {
     target t = target_common_gpu();
     null_get_caps(base, out);
-    out->gpu = true, out->local_barriers = local_barriers, out->overlaps = !strcmp(language, "cuda");
+    out->gpu = true, out->local_barriers = local_barriers, out->overlaps = out->denormals = !strcmp(language, "cuda");
     out->threads = t.threads, out->vector_bytes = t.vector_bytes, out->n_vector_regs = t.n_vector_regs;
     out->l1_bytes = t.l1_bytes, out->l2_bytes = t.l2_bytes;
     out->block_threads = t.block_threads, out->max_block_threads = t.max_block_threads, out->shared_bytes = t.shared_bytes;

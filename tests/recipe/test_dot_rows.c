@@ -35,6 +35,13 @@ typedef struct product {
     " %9 = mul %7, %8 f32[" #n "," #groups ",2,16]\n"                                                                          \
     " %10 = dot x, %9 contract=[0,1,2]x[1,2,3] f32[" #n "]\n return %10 as \"y\"\n}"
 
+/* Bytes in groups of 32 with a scale each. */
+#define GROUPS(groups, n)                                                                                                      \
+    "graph @g(x f32[" #groups ",32], w i8[" #n "," #groups ",32], s f16[" #n "," #groups ",1]) {\n"                            \
+    " %1 = cast w f32[" #n "," #groups ",32]\n %2 = cast s f32[" #n "," #groups ",1]\n"                                        \
+    " %3 = expand %2 f32[" #n "," #groups ",32]\n %4 = mul %1, %3 f32[" #n "," #groups ",32]\n"                                \
+    " %5 = dot x, %4 contract=[0,1]x[1,2] f32[" #n "]\n return %5 as \"y\"\n}"
+
 /* clang-format off */
 static const product products[] = {
     { DOT("f32", 1, 512, 512), 32, 4, 2, false, false },
@@ -60,13 +67,13 @@ static int argument(const schedule *s, step_op op) {
 }
 
 /* The plan for a GPU of one processor, whose results are right. */
-static plan *planned(arena *a, const char *text) {
+static plan *planned(arena *a, const char *text, bool denormals) {
     graph *g = graph_parse(a, text, strlen(text), "products");
     reference r = reference_make(g, a, 7);
     tn_compile_opts o = TN_COMPILE_DEFAULTS;
     target t = target_common_gpu();
     char why_not[1024];
-    t.resident_threads = 1024, o.fusion = 3, o.check = 1; /* it is busy */
+    t.resident_threads = 1024, t.denormals = denormals, o.fusion = 3, o.check = 1; /* it is busy */
     plan *p = pipeline_run(g, a, &o, &t);
     if (!plan_agrees(p, &r, a, why_not, sizeof why_not)) fail_msg("%s\n%s", text, why_not);
     return p;
@@ -74,7 +81,7 @@ static plan *planned(arena *a, const char *text) {
 
 static void check(arena *a, void *ud) {
     const product *x = ud;
-    const plan *p = planned(a, x->text);
+    const plan *p = planned(a, x->text, false);
     const schedule *s = p->schedules.at[p->schedules.n - 1].s;
     str steps;
     str_init(&steps, a);
@@ -153,7 +160,7 @@ static const pair pairs[] = {
 
 static void check_pair(arena *a, void *ud) {
     const pair *x = ud;
-    const plan *p = planned(a, x->text);
+    const plan *p = planned(a, x->text, false);
     if (p->kernels.n != x->kernels) fail_msg("%s\n%d kernels", x->text, p->kernels.n);
 }
 
@@ -175,6 +182,24 @@ static void stay(arena *a, void *ud) {
     for (int i = 0; i < p->schedules.n; i++) assert_int_equal(argument(p->schedules.at[i].s, STEP_coarsen), 0);
 }
 
+/* Where numbers below all others are as fast as those, bits are multiplied without an exponent. */
+static void check_bits(arena *a, void *ud) {
+    const plan *p = planned(a, ud, true);
+    str steps;
+    str_init(&steps, a);
+    schedule_print(p->schedules.at[p->schedules.n - 1].s, &steps);
+    if (!strstr(steps.s, "group_sums bits")) fail_msg("%s\n%s", (char *)ud, steps.s);
+}
+
+static void test_bits(void **state) {
+    (void)state;
+    static const char *const texts[] = { GROUPS(64, 128), GROUPS(65, 126), GROUPS(64, 8192) };
+    for (size_t i = 0; i < COUNT_OF(texts); i++) {
+        err e;
+        if (with_arena(check_bits, (void *)(uintptr_t)texts[i], &e)) fail_msg("%s\n%s", texts[i], e.text);
+    }
+}
+
 static void test_others(void **state) {
     (void)state;
     static const char *const texts[] = {
@@ -190,6 +215,6 @@ static void test_others(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_products), cmocka_unit_test(test_pairs),
-                                        cmocka_unit_test(test_others) };
+                                        cmocka_unit_test(test_bits), cmocka_unit_test(test_others) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
