@@ -240,7 +240,6 @@ int64_t onnx_count_of(tn_shape s) {
 }
 tn_tensor onnx_scalar(tn_tensor like, double value) { return tn_full(like.graph, tn_tensor_dtype(like), TN_SCALAR, value); }
 tn_tensor onnx_ints_const(onnx_call *c, const int64_t *v, int n) { return tn_const(c->g, TN_I64, TN_DIMS(n), v); }
-tn_tensor onnx_reshape_to(tn_tensor x, const int64_t *dims, int rank) { return tn_reshape(x, onnx_dims(dims, rank)); }
 
 bool onnx_elem_wraps(int elem) { return onnx_elem_widened(elem) && elem != ELEM_STRING && !onnx_minifloat_of(elem); }
 tn_tensor onnx_wrap_bits(tn_tensor x, int bits, bool is_signed) {

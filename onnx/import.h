@@ -182,7 +182,6 @@ onnx_val *onnx_val_of(onnx_call *c, tn_tensor t, int elem); /* for items of sequ
 
 tn_tensor onnx_scalar(tn_tensor like, double value); /* of that dtype, rank 0 */
 tn_tensor onnx_ints_const(onnx_call *c, const int64_t *v, int n);
-tn_tensor onnx_reshape_to(tn_tensor x, const int64_t *dims, int rank);
 tn_shape onnx_dims(const int64_t *dims, int rank);
 int64_t onnx_count_of(tn_shape s);
 tn_tensor onnx_wrap(tn_tensor x, int elem);                      /* a held value back into the range of its type */

@@ -45,11 +45,6 @@ const ext_row *exts_row(const exts *t, ext e) {
     return &t->at.at[ext_index(e)];
 }
 
-int64_t ext_value(const exts *t, ext e) {
-    if (!ext_is_lit(e)) guard_fail(t->a->gd, TN_ERR_INTERNAL, "ext: a parameter where a literal is needed");
-    return e;
-}
-
 int64_t ext_lo(const exts *t, ext e) { return ext_is_lit(e) ? e : exts_row(t, e)->lo; }
 int64_t ext_hi(const exts *t, ext e) { return ext_is_lit(e) ? e : exts_row(t, e)->hi; }
 int64_t ext_divisor(const exts *t, ext e) { return ext_is_lit(e) ? (e < 0 ? -e : e) : exts_row(t, e)->divisor; }

@@ -37,8 +37,6 @@ typedef struct exts {
 } exts;
 
 static inline bool ext_is_lit(ext e) { return e >= EXT_LEAST; }
-/* What a literal is; jumps with TN_ERR_INTERNAL where e is none. */
-int64_t ext_value(const exts *t, ext e);
 
 exts *exts_make(arena *a);
 exts *exts_clone(const exts *t, arena *a);

@@ -19,7 +19,7 @@ void region_copy_values(graph *g, int from, int to, region_map m) {
     }
 }
 
-val region_add_param(graph *g, int in, tn_dtype t, int rank, const int64_t *dims) {
+static val add_param(graph *g, int in, tn_dtype t, int rank, const int64_t *dims) {
     int64_t at = g->regions.at[in].n_params;
     return graph_add(g,
                      &(spec){ .op = OP_param, .dtype = t, .rank = rank, .dims = dims, .attr = &at, .n_attr = 1, .region = in });
@@ -27,7 +27,7 @@ val region_add_param(graph *g, int in, tn_dtype t, int rank, const int64_t *dims
 
 val region_param_like(graph *g, int in, val like) {
     node n = *graph_get(g, like);
-    return region_add_param(g, in, (tn_dtype)n.dtype, n.rank, n.dims);
+    return add_param(g, in, (tn_dtype)n.dtype, n.rank, n.dims);
 }
 
 int region_copy(graph *g, int from, region_map m) {

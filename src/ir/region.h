@@ -32,7 +32,6 @@ typedef struct region_map {
 /* The values of region `from` again, in region `to`. */
 void region_copy_values(graph *g, int from, int to, region_map m);
 int region_copy(graph *g, int from, region_map m); /* a region like it, parameters and results included */
-val region_add_param(graph *g, int in, tn_dtype t, int rank, const int64_t *dims);
 val region_param_like(graph *g, int in, val like);
 
 #endif

@@ -75,8 +75,7 @@ static void copy_one(hoist *h, int i) {
     VEC_PUSH(h->k->a, &h->out, in);
 }
 
-void loop_hoist(kernel *k) {
-    if (k->vars.n > 64) return;
+static void hoist_all(kernel *k) {
     hoist h = { .k = k,
                 .deps = ARENA_ARRAY(k->a, uint64_t, k->ins.n),
                 .target = ARENA_ARRAY(k->a, int, k->ins.n),
@@ -95,6 +94,6 @@ void loop_hoist(kernel *k) {
 bool step_hoist(kernel **k, const loop_step *s, str *why) {
     (void)s;
     if ((*k)->vars.n > 64) return step_refuse(why, "the kernel has %d loops; the limit is 64", (*k)->vars.n);
-    loop_hoist(*k);
+    hoist_all(*k);
     return true;
 }

@@ -28,9 +28,6 @@ void loop_take_place(kernel *k, int b);
 
 /* ---- scalar form ---- */
 
-/* hoist.c: loop-invariant code motion. Exact. */
-void loop_hoist(kernel *k);
-
 /* vectorize.c: the instructions inside of loops over v: [ins]. */
 const bool *loop_inside(const kernel *k, kvar v);
 

@@ -10,7 +10,6 @@ typedef struct program *nvrtc_program;
 
 /* X(name, parameters); all return a code, 0 for success. */
 #define NVRTC_FUNCTIONS(X)                                                                                                     \
-    X(nvrtcVersion, (int *major, int *minor))                                                                                  \
     X(nvrtcCreateProgram,                                                                                                      \
       (nvrtc_program * out, const char *source, const char *name, int n, const char *const *texts, const char *const *names))  \
     X(nvrtcDestroyProgram, (nvrtc_program * p))                                                                                \
@@ -26,10 +25,10 @@ struct nvrtc {
 #define X(name, parameters) int(*name) parameters;
     NVRTC_FUNCTIONS(X)
 #undef X
-    int major, minor;
-    char identity[128];
 };
 
+/* They are no part of the cache's keys: who changes them counts up the number in cuda.c's. NVRTC's version is none either, so
+ * that a run whose kernels are all in the cache needs no NVRTC. */
 static const char *const options[] = { "--fmad=false", "-default-device", "--ptxas-options=-v", "-w" };
 
 void nvrtc_close(nvrtc *n) {
@@ -70,20 +69,13 @@ tn_status nvrtc_open(mem m, nvrtc **out, err *e) {
     if (!n) return err_set(e, TN_ERR_NOMEM, "out of memory for NVRTC");
     n->mem = m;
     tn_status st = load(n, e);
-    if (st == TN_OK && n->nvrtcVersion(&n->major, &n->minor)) st = err_set(e, TN_ERR_DEVICE, "NVRTC does not say its version");
     if (st) {
         nvrtc_close(n);
         return st;
     }
-    size_t at = (size_t)snprintf(n->identity, sizeof n->identity, "nvrtc %d.%d", n->major, n->minor);
-    for (size_t i = 0; i < COUNT_OF(options); i++)
-        at += (size_t)snprintf(n->identity + at, sizeof n->identity - at, " %s", options[i]);
     *out = n;
     return TN_OK;
 }
-
-void nvrtc_version(const nvrtc *n, int *out_major, int *out_minor) { *out_major = n->major, *out_minor = n->minor; }
-const char *nvrtc_identity(const nvrtc *n) { return n->identity; }
 
 /* mem_strdup of the log; NULL when there is none. */
 static char *get_log(nvrtc *n, nvrtc_program p) {

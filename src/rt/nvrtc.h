@@ -10,9 +10,6 @@ typedef struct nvrtc nvrtc;
 /* TN_ERR_DEVICE, with what to install, when there is no library. */
 tn_status nvrtc_open(mem m, nvrtc **out, err *e);
 void nvrtc_close(nvrtc *n); /* NULL is fine */
-void nvrtc_version(const nvrtc *n, int *out_major, int *out_minor);
-/* Part of every cache key: version and options. */
-const char *nvrtc_identity(const nvrtc *n);
 /* The cubin for sm_<arch> (80, 90, ...), of `m`; free with mem_free(m, image, size). TN_ERR_BUILD has the compiler's log.
  * out_log (may be NULL) gets the log of a success, of registers and spills: free with mem_strfree. */
 tn_status nvrtc_compile(nvrtc *n, const char *source, int arch, unsigned char **out_image, size_t *out_size, char **out_log,

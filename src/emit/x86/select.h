@@ -37,8 +37,6 @@ static inline xtype xt(tn_dtype t) {
 static inline bool is_wide(xtype t) { return t == XF64 || t == XI64 || t == XM64; }
 
 /* value_numbering.c */
-int32_t x86_innermost(const xfn *f); /* open loop that is one, or 0 */
-int32_t x86_loop_above(const xfn *f, int32_t l);
 void x86_open_scope(xfn *f);
 void x86_close_scope(xfn *f);
 void x86_close_ifs(xfn *f, int n); /* the innermost n */

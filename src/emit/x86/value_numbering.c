@@ -8,25 +8,25 @@ void x86_unsupported(xfn *f, const char *what) {
 
 /* ---- operations and their numbers ---- */
 
-int32_t x86_innermost(const xfn *f) {
+/* The innermost open loop that is one, or 0. */
+static int32_t innermost(const xfn *f) {
     for (int i = f->open.n - 1; i > 0; i--)
         if (!f->loops.at[f->open.at[i]].fixed) return f->open.at[i];
     return 0;
 }
-int32_t x86_loop_above(const xfn *f, int32_t l) {
+static int32_t loop_above(const xfn *f, int32_t l) {
     for (l = f->loops.at[l].parent; l > 0 && f->loops.at[l].fixed; l = f->loops.at[l].parent) {
     }
     return l < 0 ? 0 : l;
 }
 
 vreg x86_new(xfn *f, int vl) {
-    VEC_PUSH(f->keep, &f->v,
-             (xvreg){ .vl = (uint8_t)vl, .loop = f->pre_of >= 0 ? x86_loop_above(f, f->pre_of) : x86_innermost(f) });
+    VEC_PUSH(f->keep, &f->v, (xvreg){ .vl = (uint8_t)vl, .loop = f->pre_of >= 0 ? loop_above(f, f->pre_of) : innermost(f) });
     return (vreg)(f->v.n - 1);
 }
 
 xop *x86_add(xfn *f, xop op) {
-    op.loop = op.op == P_LOOP || op.op == P_END ? op.loop : f->pre_of >= 0 ? x86_loop_above(f, f->pre_of) : x86_innermost(f);
+    op.loop = op.op == P_LOOP || op.op == P_END ? op.loop : f->pre_of >= 0 ? loop_above(f, f->pre_of) : innermost(f);
     op.block = f->block, op.expr = f->expr;
     VEC_PUSH(f->keep, &f->ops, op);
     int32_t at = f->ops.n - 1;
@@ -85,8 +85,8 @@ void x86_close_scope(xfn *f) {
 
 /* Constants are made in front of the innermost loop that runs long enough for it to pay. */
 vreg x86_const_at(xfn *f, int32_t pool, bool full, int vl) {
-    int32_t l = x86_innermost(f);
-    while (l > 0 && f->loops.at[l].trips < 8 && !f->loops.at[l].par) l = x86_loop_above(f, l);
+    int32_t l = innermost(f);
+    while (l > 0 && f->loops.at[l].trips < 8 && !f->loops.at[l].par) l = loop_above(f, l);
     for (int i = f->consts.n - 1; i >= 0; i--)
         if (f->consts.at[i].loop == l && f->consts.at[i].pool == pool) return f->consts.at[i].v;
     int32_t before = f->pre_of;
@@ -214,8 +214,8 @@ xmem x86_address(xfn *f, greg base, affine x, int64_t scale) {
 
 /* The register that holds clamp(v) * stride, made where v is known. */
 greg x86_dynamic(xfn *f, vreg v, xdyn d) {
-    int32_t l = x86_innermost(f), front = -1;
-    while (l > 0 && l != f->v.at[v].loop) front = l, l = x86_loop_above(f, l);
+    int32_t l = innermost(f), front = -1;
+    while (l > 0 && l != f->v.at[v].loop) front = l, l = loop_above(f, l);
     if (l != f->v.at[v].loop) front = -1;
     for (int i = f->dyns.n - 1; i >= 0; i--) {
         const xdyn *o = &f->dyns.at[i];
