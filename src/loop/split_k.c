@@ -46,6 +46,10 @@ void tiler_write_partials(tile_writer *w, const tile_sums *acc) {
     int lanes = t->side[1].lanes;
     int64_t width = tiler_rows(t, 1), size = width * tiler_rows(t, 0);
     int buf = gpu_shared_buffer(w->o, type, t->s.split_k * size);
+    if (kernel_shared_bytes(w->o) > KERNEL_STATIC_SHARED) { /* too much side by side: where K blocks lay */
+        w->o->bufs.at[buf].late = true;
+        build_barrier(w->o);
+    }
     store_parts(w, acc, buf);
     tile_layout l = tiler_partial_layout(t);
     int column_bits = l.n && l.field[0].dim == 1 ? l.field[0].bits : 0, idle_bits = w->thread_bits - l.bits;

@@ -159,6 +159,7 @@ static sharing share(const finder *f, int b, int c) {
     const kbuf *x = &f->k->bufs.at[b], *y = &f->k->bufs.at[c];
     sharing found = APART;
     if (b == c) return SAME;
+    if (x->kind >= KB_SHARED && y->kind >= KB_SHARED && x->late != y->late) return OVERLAPPING;
     if (kbuf_is_local(x) || kbuf_is_local(y)) return APART;
     for (int i = f->code; i < f->p->kernels.n && found != OVERLAPPING; i++) {
         const pkernel *pk = &f->p->kernels.at[i];

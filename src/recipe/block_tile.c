@@ -79,13 +79,21 @@ static double cost_of(const search *c, const candidate *x, double size) {
     return (fill * (ceil(all / (double)s->b.steps) * each + behind) + 1200) / 6 + recipe_start_cost(grid_blocks, c->t);
 }
 
+/* Threads of a block whose parts of sums lie where K blocks did (split_k.c), where no processor has two such blocks. (An H200,
+ * 768 x 128 by 512, 96 blocks: 128 threads and 2 a sum 6.9 us, 256 and 8 a sum 6.3; 384 cubed, 144 blocks of 128, 7.5 and 8.3.)
+ */
+enum { LEAST_OVER = 256, MOST_OVER = 8 /* a sum */ };
+
 static bool complete_shape(const search *c, candidate *x, int64_t size) {
     const tile_shape *s = &x->s;
     int64_t rows[2] = { (int64_t)s->t[0] * s->n[0], (int64_t)s->t[1] * s->n[1] };
     for (int i = 0; i < 2; i++)
         if (rows[i] > 8 && rows[i] >= 2 * tiler_extent(&c->w, c->w.side[i].row)) return false;
     x->bytes = (tiler_can_double(s) ? 2 : 1) * s->b.steps * (rows[0] + rows[1] + 2 * (16 / size)) * size;
-    if (s->split_k > 1) x->bytes += s->split_k * rows[0] * rows[1] * size;
+    int64_t parts = s->split_k > 1 ? s->split_k * rows[0] * rows[1] * size : 0;
+    bool over = parts && c->t->shared_most && s->split_k <= MOST_OVER && s->n[0] * s->n[1] * s->split_k >= LEAST_OVER &&
+                recipe_tile_blocks(&c->w, (double)rows[0], (double)rows[1]) <= machine_units(c->t);
+    x->bytes = over && parts < x->bytes ? x->bytes : x->bytes + parts;
     return x->bytes <= c->t->shared_bytes && tiler_problem(s) == TILE_FITS;
 }
 
