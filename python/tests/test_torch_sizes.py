@@ -194,7 +194,7 @@ class Sizes(unittest.TestCase):
             return y.view(n, h // 4, count, 4, 4, c).sum((3, 4)), x.flatten(2).unfold(2, 6, 2).amax(-1)
 
         draws = [(torch.randn(n, 2, h, h),) for n, h in ((4, 16), (3, 8), (5, 24))]
-        self.each(windows, draws, train=False)
+        self.each(windows, draws)
         torch._dynamo.reset()
         model = nn.Sequential(nn.Conv2d(2, 4, 3, 4, 1), nn.MaxPool2d(5, 1, 2))
         self.each(model, draws, programs=2)

@@ -55,6 +55,8 @@ affine lower_local_index(lower *w, const item *it, const affine *idx) {
     /* one copy for each row that is worked on at once: tile drops the loop's own value and keeps the copy's number */
     for (kvar v = 0; v < w->an.n_root_vars; v++)
         if (w->an.alive[v]) flat = view_plus(w->k, flat, affine_var(w->a, v), stride);
+    for (int i = 0; i < flat.n && t; i++) /* axes of the run within one axis: no room for the largest has such steps */
+        if (!w->k->vars.at[flat.t[i].var].row && !ext_is_lit(flat.t[i].coef) && !w->materialise) w->materialise = it->v;
     return flat;
 }
 

@@ -423,6 +423,21 @@ EOF
 "$tenon" run dims.tn --dim batch=3 2>&1 | grep -q 'dim batch is 3: expected 2 to 8, a multiple of 2' || fail "run --dim batch=3"
 "$tenon" run dims.tn 2>&1 | grep -q 'dim batch is 2 to 8' || fail "run without --dim"
 "$tenon" explain dims.tn | grep -q 'sizes given at run time: batch 2..8 by 2' || fail "explain with dims"
+# Sums that would be kept for a row, in whose axis two of the run lie.
+cat > windows.tn <<'EOF'
+graph @windows<b 1..16, h 1..8>(x f32[b,h,h,4]) {
+  %1 = reshape x                   f32[(b*h)*h,4,1]
+  %2 = sum %1 axes=[1]             f32[(b*h)*h,1,1]
+  %3 = expand %2                   f32[(b*h)*h,4,1]
+  %4 = mul %1, %3                  f32[(b*h)*h,4,1]
+  %5 = reshape %4                  f32[b,h,h,2,2,1]
+  %6 = permute %5 perm=[0,5,1,3,2,4] f32[b,1,h,2,h,2]
+  %7 = reshape %6                  f32[b,1,h*2,h*2]
+  %8 = tanh %7                     f32[b,1,h*2,h*2]
+  return %8 as "y"
+}
+EOF
+"$tenon" compile windows.tn -o windows.program > out 2>&1 && "$tenon" verify windows.tn > out 2>&1 || fail "verify windows.tn: $(cat out)"
 "$tenon" export dims.tn -o dims.c --target cuda 2>&1 | grep -q 'dim batch is 2 to 8; give it with --dim batch=SIZE' || fail "export for a GPU with dims"
 "$tenon" emit dims.tn | grep -q 'dims_run(struct dims_ctx \*ctx, int64_t dim_batch, ' || fail "emit with dims"
 "$tenon" export dims.tn -o dims.c --dim batch=4 --quiet || fail "export --dim batch=4"
