@@ -214,43 +214,6 @@ static tn_tensor weights_last(tn_tensor w, int n) {
     return tn_permute(w, perm, n + 2);
 }
 
-/* Results at distances of the stride are a convolution with each stride-th weight, so that all of them are one with as many
- * channels for each as there are such phases, whose results are put between each other: x of any size. */
-static tn_tensor by_phases(onnx_call *c, const onnx_windows *w, int64_t groups) {
-    tn_shape s = onnx_shape(c, 1), parts = { .rank = 3 }, rows = { .rank = s.rank }, out;
-    int64_t none[TN_MAX_RANK] = { 0 }, more[TN_MAX_RANK] = { 0 }, perm[TN_MAX_RANK], phases = 1;
-    onnx_windows one = { .n = w->n };
-    int n = w->n;
-    if (2 * n + 3 > TN_MAX_RANK) onnx_refuse(c, "images of %d axes of which runs give the sizes", n);
-    parts.dim[0] = groups, parts.dim[1] = s.dim[0] / groups, parts.dim[2] = s.dim[1];
-    for (int i = 0; i < n; i++) {
-        int64_t stride = w->stride[i], taps = (w->kernel[i] + stride - 1) / stride;
-        if (w->dilation[i] != 1) onnx_refuse(c, "dilations, of axis %d, whose size a run gives", i + 2);
-        more[i + 2] = taps * stride - s.dim[i + 2];
-        parts.dim[parts.rank++] = taps, parts.dim[parts.rank++] = stride, phases *= stride;
-        one.axis[i] = i + 2, one.in[i] = w->in[i], one.kernel[i] = rows.dim[i + 2] = taps, one.stride[i] = one.dilation[i] = 1;
-        one.before[i] = one.after[i] = taps - 1, one.out[i] = onnx_dim(c, '+', w->in[i], taps - 1);
-        perm[2 + i] = 4 + 2 * i, perm[3 + n + i] = 3 + 2 * i; /* [G,O/G,..S..,C/G,..T..] */
-    }
-    perm[0] = 0, perm[1] = 2, perm[2 + n] = 1;
-    rows.dim[0] = s.dim[1] * groups * phases, rows.dim[1] = s.dim[0] / groups;
-    int64_t axes[3] = { 2, 3, 4 };
-    tn_tensor weights = tn_reshape(tn_pad(onnx_t(c, 1), none, more, s.rank, 0), parts);
-    weights = tn_flip(tn_reshape(tn_permute(weights, perm, parts.rank), rows), axes, n);
-    tn_tensor y = onnx_convolve(c, onnx_t(c, 0), weights, &one, groups, 0);
-    out = tn_tensor_shape(y);
-    if (out.rank < 0) onnx_refuse_graph(c);
-    tn_shape apart = { .rank = 2 + 2 * n, .dim = { out.dim[0], s.dim[1] * groups } };
-    out.dim[1] = apart.dim[1];
-    for (int i = 0; i < n; i++) {
-        apart.dim[2 + i] = w->stride[i], apart.dim[2 + n + i] = one.out[i];
-        out.dim[2 + i] = onnx_dim(c, '*', one.out[i], w->stride[i]);
-        perm[2 + 2 * i] = 2 + n + i, perm[3 + 2 * i] = 2 + i;
-    }
-    perm[1] = 1;
-    return tn_reshape(tn_permute(tn_reshape(y, apart), perm, apart.rank), out);
-}
-
 void onnx_op_conv_transpose(onnx_call *c) {
     onnx_windows w;
     int64_t extra[TN_MAX_RANK], more[TN_MAX_RANK] = { 0 }, none[TN_MAX_RANK] = { 0 }, start[TN_MAX_RANK] = { 0 };
@@ -258,10 +221,8 @@ void onnx_op_conv_transpose(onnx_call *c) {
     read_transposed(c, &w, extra);
     if (w.n > 3) onnx_refuse(c, "images of %d axes", w.n);
     for (int i = 0; i < w.n; i++) o.stride[i] = w.stride[i], o.dilation[i] = w.dilation[i];
-    bool open = onnx_is_open(onnx_dims(w.in, w.n));
-    if (!open) o.weights = weights_last(onnx_t(c, 1), w.n);
-    tn_tensor y = open ? by_phases(c, &w, o.groups)
-                       : channels_last(tn_nn_conv_transpose(channels_last(onnx_t(c, 0), w.n, false), o, NULL), w.n, true);
+    o.weights = weights_last(onnx_t(c, 1), w.n);
+    tn_tensor y = channels_last(tn_nn_conv_transpose(channels_last(onnx_t(c, 0), w.n, false), o, NULL), w.n, true);
     tn_shape s = tn_tensor_shape(y);
     if (s.rank < 0) onnx_refuse_graph(c);
     for (int i = 0; i < w.n; i++) { /* extra elements at the end are zeros, as are those that a given shape asks for */

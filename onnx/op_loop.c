@@ -113,7 +113,7 @@ static void build_turn(void *arg) {
     onnx_inline(c, t->body, args, n, t->res, n_res);
     for (int k = 0; k < t->n_state; k++)
         if (!onnx_alike(t->state[k], t->res[t->loop + k]))
-            onnx_refuse(c, "its state %d has another type or shape after a turn, and how many turns there are a run says", k);
+            onnx_refuse(c, "its state %d has another type or shape after a turn", k);
     if (own) {
         onnx_val *go = t->res[0];
         if (go->elem != ELEM_BOOL || go->n != 1) onnx_refuse(c, "its condition is no bool");
