@@ -209,7 +209,8 @@ static reg operand(const tiler *t, reg r, const where *w) {
  * other. */
 static affine local_place(const tiler *t, const kins *in, affine x) {
     const kernel *k = t->k;
-    int64_t width = 1, elems = k->bufs.at[in->buf].elems;
+    int64_t width = 1;
+    ext elems = k->bufs.at[in->buf].elems;
     kvar vec = -1;
     for (kvar v = 0; v < k->vars.n; v++)
         if (k->vars.at[v].row && affine_coef(x, v) && has_role(k, v)) {
@@ -219,12 +220,12 @@ static affine local_place(const tiler *t, const kins *in, affine x) {
     affine out = affine_const(x.base);
     for (int i = 0; i < x.n; i++)
         if (!k->vars.at[x.t[i].var].row) out = build_plus(k->a, out, affine_var(k->a, x.t[i].var), x.t[i].coef);
-    if (vec >= 0) out = affine_scale(k->a, out, width);
-    int64_t stride = vec >= 0 ? (int64_t)k->vars.at[vec].role.unroll * k->vars.at[vec].role.lanes : elems;
+    if (vec >= 0) out = k->params ? affine_scale_params(k->params, out, width) : affine_scale(k->a, out, width);
+    ext stride = vec >= 0 ? (int64_t)k->vars.at[vec].role.unroll * k->vars.at[vec].role.lanes : elems;
     for (kvar v = 0; v < k->vars.n; v++)
         if (k->vars.at[v].row && affine_coef(x, v) && has_role(k, v)) {
             out = build_plus(k->a, out, affine_var(k->a, v), v == vec ? 1 : stride);
-            if (v != vec) stride *= (int64_t)k->vars.at[v].role.unroll * k->vars.at[v].role.lanes;
+            if (v != vec) stride = times(k, stride, (int64_t)k->vars.at[v].role.unroll * k->vars.at[v].role.lanes);
         }
     return out;
 }
