@@ -311,20 +311,24 @@ static bool is_inside(prover *p, const kins *in, int n_open, bool wide, range *x
 }
 
 /* By mask p->fixed, which has no variables: p->by times its expression goes out of the index's base, as often its bounds come
- * in. That holds for any number from 0 on; `part` of the base, its terms and factors say which ones may help. */
-static bool is_inside_by(prover *p, const kins *in, int n_open, ext part) {
+ * in. That holds for any number from 0 on; `part` of the base, which is there `times` over, its terms and factors say which
+ * ones may help. */
+static bool is_inside_by(prover *p, const kins *in, int n_open, ext part, int64_t times) {
     const ext_row *r = ext_is_lit(part) ? NULL : exts_row(p->t, part);
     range x;
     if (r && (r->op == EXT_ADD || r->op == EXT_MUL)) {
         ext of[2] = { r->a, r->b }; /* the table may move */
         bool sum = r->op == EXT_ADD;
         for (int i = 0; i < 2; i++) { /* of a product: what is beside it may be the rest of the expression */
-            if (is_inside_by(p, in, n_open, of[i])) return true;
-            p->by = ext_is_lit(of[i]) && of[i] < 0 ? -of[i] : of[i];
+            int64_t more = times, other = ext_is_lit(of[!i]) && of[!i] ? of[!i] : 1;
+            if (!sum && __builtin_mul_overflow(times, other < 0 ? -other : other, &more)) return false;
+            if (is_inside_by(p, in, n_open, of[i], more)) return true;
+            p->by = ext_mul(p->t, ext_is_lit(of[i]) && of[i] < 0 ? -of[i] : of[i], times);
             if (!sum && ext_lo(p->t, p->by) >= 0 && is_inside(p, in, n_open, false, &x)) return true;
         }
     }
     if (!p->fixed->e.base || !ext_divides(p->t, part, p->fixed->e.base, &p->by) || ext_lo(p->t, p->by) < 0) return false;
+    p->by = ext_mul(p->t, p->by, times);
     return is_inside(p, in, n_open, false, &x);
 }
 
@@ -351,7 +355,7 @@ static bool is_inside_where(prover *p, const kins *in, int n_open) {
         range x;
         p->fixed = &in->mask[m], p->by = 1, p->masked = turn >= in->n_mask;
         if (p->fixed->e.n || in->mask_lane[m] || has_literal_bounds(p->fixed)) continue;
-        inside = is_inside(p, in, n_open, false, &x) || is_inside_by(p, in, n_open, in->idx.base);
+        inside = is_inside(p, in, n_open, false, &x) || is_inside_by(p, in, n_open, in->idx.base, 1);
     }
     p->fixed = NULL, p->masked = false;
     for (int m = 0; m < in->n_mask && !inside; m++)

@@ -367,6 +367,18 @@ static const char *const found[] = {
     "  %2 = dot %1, y contract=[0,2,3]x[0,2,3] f32[3,2,2,20]\n"
     "  return %2 as \"z\"\n"
     "}\n",
+    "graph @border_and_steps<n 0..9>(x f32[n,n,2]) {\n" /* what a mask of dims alone bounds is twice in the index */
+    "  %1 = pad x before=[n*-1 + 10,n*-1 + 10,0] after=[1,1,0] value=0.5 f32[11,11,2]\n"
+    "  %2 = window %1 (axis=0 size=4 stride=1 dilation=1) f32[8,11,2,4]\n"
+    "  %3 = slice %2 start=[4,2,0,2] step=[3,2,3,3] f32[1,5,1,1]\n"
+    "  %4 = floor %3\n"
+    "  return %4 as \"y\"\n"
+    "}\n",
+    "graph @part_of_local<m 2..8>(x f32[9,5], w f32[5,17,9,16]) {\n" /* where it begins, in vectors */
+    "  %1 = dot x, w batch=[1]x[0] contract=[0]x[2] f32[5,17,16]\n"
+    "  %2 = slice %1 start=[0,m - 2,0] step=[1,1,1] f32[5,m*-1 + 19,16]\n"
+    "  return %2 as \"y\"\n"
+    "}\n",
     "graph @own_places<b 1..6, n 1..9>(x f32[b,n,3], i i32[b,4], u f32[b,4,3]) {\n" /* rows with places of their own */
     "  %1 = scatter_add x, i, u axis=1 batch=1 f32[b,n,3]\n"
     "  return %1 as \"y\"\n"
