@@ -356,6 +356,9 @@ static bool is_inside_where(prover *p, const kins *in, int n_open) {
         p->fixed = &in->mask[m], p->by = 1, p->masked = turn >= in->n_mask;
         if (p->fixed->e.n || in->mask_lane[m] || has_literal_bounds(p->fixed)) continue;
         inside = is_inside(p, in, n_open, false, &x) || is_inside_by(p, in, n_open, in->idx.base, 1);
+        for (int i = 0; i < in->idx.n && !inside; i++) /* or as the places of an axis beside it say, which is so long */
+            inside = ext_divides(p->t, in->idx.t[i].coef, p->fixed->hi, &p->by) && ext_lo(p->t, p->by) >= 0 &&
+                     is_inside(p, in, n_open, false, &x);
     }
     p->fixed = NULL, p->masked = false;
     for (int m = 0; m < in->n_mask && !inside; m++)

@@ -374,6 +374,12 @@ static const char *const found[] = {
     "  %4 = floor %3\n"
     "  return %4 as \"y\"\n"
     "}\n",
+    "graph @border_of_dims<n 4..7>(x f32[2,3,5,1,8], y f32[2,1,2,n - 2,6]) {\n" /* its mask says so of a row of six */
+    "  %1 = pad y before=[2,0,2,n*-1 + 7,0] after=[2,0,1,0,0] value=0.0 f32[6,1,5,5,6]\n"
+    "  %2 = reshape %1 f32[2,3,5,1,30]\n"
+    "  %3 = dot %2, x contract=[0,1,2,3]x[0,1,2,3] f32[30,8]\n"
+    "  return %3 as \"z\"\n"
+    "}\n",
     "graph @part_of_local<m 2..8>(x f32[9,5], w f32[5,17,9,16]) {\n" /* where it begins, in vectors */
     "  %1 = dot x, w batch=[1]x[0] contract=[0]x[2] f32[5,17,16]\n"
     "  %2 = slice %1 start=[0,m - 2,0] step=[1,1,1] f32[5,m*-1 + 19,16]\n"
