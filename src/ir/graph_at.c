@@ -8,36 +8,20 @@ static ext mapped(ext e, const ext *map) { return ext_is_lit(e) ? e : map[ext_in
 
 /* The table with some dims as literals. map: what became of each row of t. */
 static exts *fix(const exts *t, const int64_t *dims, arena *a, ext *map) {
+    typedef ext maker(exts * t, ext x, ext y);
+    static maker *const make[] = { [EXT_ADD] = ext_add,       [EXT_MUL] = ext_mul, [EXT_FLOOR] = ext_floor_div,
+                                   [EXT_CEIL] = ext_ceil_div, [EXT_MIN] = ext_min, [EXT_MAX] = ext_max };
     exts *u = exts_make(a);
     for (int i = 0; i < t->at.n; i++) {
         const ext_row *r = &t->at.at[i];
-        int64_t given = r->op == EXT_DIM ? dims[r->number] : -1;
-        ext x = r->op == EXT_DIM ? 0 : mapped(r->a, map), y = r->op == EXT_DIM ? 0 : mapped(r->b, map);
-        switch (r->op) {
-        case EXT_DIM:
+        if (r->op == EXT_DIM) { /* one that is given keeps its number, too */
+            int64_t given = dims[r->number];
             map[i] = ext_dim(u, r->name, given < 0 ? r->lo : given, given < 0 ? r->hi : given, r->divisor);
             if (given >= 0) map[i] = given;
-            break;
-        case EXT_ADD:
-            map[i] = ext_add(u, x, y);
-            break;
-        case EXT_MUL:
-            map[i] = ext_mul(u, x, y);
-            break;
-        case EXT_FLOOR:
-            map[i] = ext_floor_div(u, x, y);
-            break;
-        case EXT_CEIL:
-            map[i] = ext_ceil_div(u, x, y);
-            break;
-        case EXT_MIN:
-            map[i] = ext_min(u, x, y);
-            break;
-        case EXT_MAX:
-            map[i] = ext_max(u, x, y);
-            break;
+        } else {
+            map[i] = make[r->op](u, mapped(r->a, map), mapped(r->b, map));
+            if (r->lo >= 0) ext_is_size(u, map[i]); /* as it is known to be in t */
         }
-        if (r->op != EXT_DIM && r->lo >= 0) ext_is_size(u, map[i]); /* as it is known to be in t */
     }
     if (u->problem) guard_fail(a->gd, TN_ERR_UNSUPPORTED, "sizes with some dims given: %s", u->problem);
     return u;
