@@ -4,8 +4,9 @@
 #include "emit/emit.h"
 
 typedef struct names { /* set of identifiers by hash; a false hit only keeps a function that is not needed */
+    arena *a;
     uint64_t *at;
-    size_t cap;
+    size_t cap, n;
 } names;
 
 static bool is_word(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; }
@@ -16,6 +17,22 @@ static bool has_name(const names *s, uint64_t h) {
         if (s->at[i] == 0) return false;
     }
 }
+static void add_name(names *s, uint64_t h) {
+    size_t k = h & (s->cap - 1);
+    while (s->at[k] && s->at[k] != h) k = (k + 1) & (s->cap - 1);
+    s->n += !s->at[k];
+    s->at[k] = h;
+}
+/* A text of a megabyte has some thousand different names: room for one in every other word would be memory of megabytes to
+ * clear. */
+static void make_room(names *s) {
+    names old = *s;
+    if (s->n < s->cap / 2) return;
+    s->cap = s->cap ? s->cap * 2 : 1024, s->n = 0;
+    s->at = ARENA_ARRAY(s->a, uint64_t, s->cap);
+    for (size_t i = 0; i < old.cap; i++)
+        if (old.at[i]) add_name(s, old.at[i]);
+}
 static void add_names(names *s, const char *text, size_t n) {
     for (size_t i = 0; i < n;) {
         size_t from = i;
@@ -24,10 +41,8 @@ static void add_names(names *s, const char *text, size_t n) {
             i++;
             continue;
         }
-        uint64_t h = hash_bytes(text + from, i - from, 0) | 1;
-        size_t k = h & (s->cap - 1);
-        while (s->at[k] && s->at[k] != h) k = (k + 1) & (s->cap - 1);
-        s->at[k] = h;
+        make_room(s);
+        add_name(s, hash_bytes(text + from, i - from, 0) | 1);
     }
 }
 
@@ -85,9 +100,8 @@ void emit_pruned(const str *definitions, const str *code, str *out) {
         VEC_PUSH(a, &chunks, (chunk){ i, end, !function || has_others(s, (chunk){ i, end, false }) });
         i = end;
     }
-    names set = { .cap = 1024 };
-    while (set.cap < (definitions->n + code->n) / 2) set.cap *= 2;
-    set.at = ARENA_ARRAY(a, uint64_t, set.cap);
+    names set = { .a = a };
+    make_room(&set);
     add_names(&set, code->s, code->n);
     for (int i = chunks.n - 1; i >= 0; i--) {
         chunk *c = &chunks.at[i];

@@ -34,20 +34,17 @@ typedef struct access {
     place same, others; /* in the same iterations of the loops around the barrier; in any */
 } access;
 
-typedef struct accesses {
-    int n;
-    access at[MOST_ACCESSES + 1];
-} accesses;
+typedef VEC(access) accesses;
 
 typedef struct finder {
     plan *p;
     kernel *k;
-    int code;        /* of these launches */
-    int *around;     /* [ins] the innermost loop around, or 0 */
-    int *end;        /* [ins] K_LOOP: its K_END; K_END: its K_LOOP */
-    uint8_t *seen;   /* [ins] a bit for each `again` */
-    int barrier;     /* the one in question */
-    accesses *sides; /* [2] before, after */
+    int code;          /* of these launches */
+    int *around;       /* [ins] the innermost loop around, or 0 */
+    int *end;          /* [ins] K_LOOP: its K_END; K_END: its K_LOOP */
+    uint8_t *seen;     /* [ins] a bit for each `again` */
+    int barrier;       /* the one in question */
+    accesses sides[2]; /* before, after */
 } finder;
 
 static int64_t trips_of(const kins *loop) {
@@ -191,7 +188,7 @@ static bool walk(finder *f, int at, int by, bool again) {
         if (separates(in) && at != f->barrier) return true;
         if (is_memory(in) && f->k->bufs.at[in->buf].kind != KB_LOCAL) {
             if (list->n == MOST_ACCESSES) return false;
-            list->at[list->n++] = (access){ .at = at, .again = again };
+            VEC_PUSH(f->p->a, list, (access){ .at = at, .again = again });
         }
         if (in->op != K_LOOP && in->op != K_END) continue;
         int other = f->end[at];
@@ -263,12 +260,11 @@ static void find_loops(finder *f) {
 }
 
 void mem_block_barriers(plan *p) {
-    accesses *sides = NULL;
+    finder f = { .p = p };
     for (int i = 0; i < p->kernels.n; i++) {
         kernel *k = p->kernels.at[i].k;
         if (p->kernels.at[i].code != i || !is_simple(k)) continue;
-        if (!sides) sides = ARENA_ARRAY(p->a, accesses, 2);
-        finder f = { .p = p, .k = k, .code = i, .sides = sides };
+        f.k = k, f.code = i;
         f.around = ARENA_ARRAY(p->a, int, k->ins.n), f.end = ARENA_ARRAY(p->a, int, k->ins.n);
         f.seen = ARENA_ARRAY(p->a, uint8_t, k->ins.n);
         find_loops(&f);
