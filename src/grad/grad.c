@@ -481,8 +481,11 @@ static void visit(grad_ctx *c, val v) {
 }
 
 void grad_walk(grad_ctx *c) {
+    int around = c->g->current;
+    c->g->current = c->region; /* of sources that rules make, such as the places of an iota */
     for (val v = c->end - 1; v > 0; v--)
         if (graph_get(c->g, v)->region == c->region && (c->adj[v] || c->results[v])) visit(c, v);
+    c->g->current = around;
 }
 
 static void check_arguments(graph *g, val loss, const val *xs, int n) {

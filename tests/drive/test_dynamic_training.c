@@ -117,6 +117,38 @@ static tn_tensor branches(tn_graph *g, int64_t batch, int64_t length) {
     return tn_nn_cross_entropy(tn_nn_linear(h, CLASSES, "fc2"), tn_input(g, "t", TN_I32, TN_DIMS(batch)));
 }
 
+/* A search along beams: in each step of a loop the best continuations of all, with what they continue. */
+typedef struct beams {
+    int64_t batch, width;
+    tn_tensor table, next;
+} beams;
+static void extended(tn_graph *g, void *ud, const tn_tensor *in, tn_tensor *out) {
+    const beams *b = ud;
+    tn_tensor h = tn_tanh(tn_matmul(tn_add(in[1], tn_gather(b->table, in[2], 0)), b->next)), at;
+    tn_tensor all = tn_add(tn_nn_log_softmax(h, -1), tn_reshape(in[0], TN_DIMS(b->batch, b->width, 1)));
+    all = tn_reshape(all, TN_DIMS(b->batch, tn_dim_mul(g, b->width, 6)));
+    out[0] = tn_top_k(all, b->width, 1, 1, &at);
+    tn_tensor from = tn_floor_div(at, tn_full(g, TN_I64, TN_SCALAR, 6)),
+              shape = tn_reshape(from, TN_DIMS(b->batch, b->width, 1));
+    out[1] = tn_take_along(h, tn_expand(shape, TN_DIMS(b->batch, b->width, 6)), 1);
+    tn_tensor first = tn_reshape(tn_slice_axis(from, 0, 0, 1, 1), TN_DIMS(b->width));
+    out[1] = tn_scatter_set(out[1], first, tn_neg(tn_gather(out[1], first, 1)), 1);
+    out[2] = tn_sub(at, tn_mul_scalar(from, 6));
+}
+static tn_tensor searched(tn_graph *g, int64_t batch, int64_t length) {
+    beams b = { batch, length, .table = tn_nn_embedding(tn_iota(g, TN_I32, TN_DIMS(6), 0), 6, 6, "words") };
+    b.next = tn_nn_embedding(tn_iota(g, TN_I32, TN_DIMS(6), 0), 6, 6, "next");
+    tn_tensor x = tn_nn_embedding(tn_input(g, "x", TN_I32, TN_DIMS(batch, length)), WORDS, 6, "text"), best[3], last[3];
+    x = tn_mean(x, TN_INTS(1), 0);
+    best[0] = tn_mul_scalar(tn_iota(g, TN_F32, TN_DIMS(batch, length), 1), -0.01);
+    best[1] = tn_expand(tn_reshape(x, TN_DIMS(batch, 1, 6)), TN_DIMS(batch, length, 6));
+    best[2] = tn_iota(g, TN_I64, TN_DIMS(batch, length), 1);
+    tn_scan(g, &(tn_scan_opts){ .carry = best, .n_carry = 3, .length = 3 }, extended, &b, last);
+    tn_tensor loss =
+        tn_nn_cross_entropy(tn_nn_linear(last[1], WORDS, "head"), tn_input(g, "t", TN_I32, TN_DIMS(batch, length)));
+    return tn_sub(loss, tn_mean(last[0], TN_ALL_AXES, 0));
+}
+
 /* Rows of words that are picked, and added up, by place: tables of as many rows as a run has words. */
 static tn_tensor picked(tn_graph *g, int64_t batch, int64_t length) {
     tn_tensor words = tn_input(g, "x", TN_I32, TN_DIMS(batch, length)), x = tn_nn_embedding(words, WORDS, 6, "words");
@@ -159,6 +191,7 @@ static const struct {
                  { "by_slices", by_slices, true, 2 },
                  { "recurrent", recurrent, true, 1 },
                  { "branches", branches, false, 1 },
+                 { "searched", searched, true, 1 },
                  { "picked", picked, true, 1 },
                  { "factors", factors, false, 1 },
                  { "neighbours", neighbours, true, 1 } };
