@@ -16,16 +16,15 @@ typedef struct ctc {
     tn_tensor steps;       /* i64[B,1] */
 } ctc;
 
-/* x[:, i] at place i + by; NEVER in front. */
-static tn_tensor moved(tn_tensor x, int64_t by, int64_t places) {
-    int64_t before[2] = { 0, by < places ? by : places }, none[2] = { 0, 0 };
-    return tn_pad(tn_slice_axis(x, 1, 0, places - before[1], 1), before, none, 2, NEVER);
+/* x[:, i] at place i + by, `front` before it. */
+static tn_tensor moved(tn_tensor x, int64_t by, int64_t places, double front) {
+    return tn_slice_axis(tn_pad(x, (int64_t[]){ 0, by }, (int64_t[]){ 0, 0 }, 2, front), 1, 0, places, 1);
 }
 
 /* carry: alpha f[B,L]; slices: log probabilities of the labels f[B,L] and the step i64[]. */
 static void step(tn_graph *g, void *ud, const tn_tensor *in, tn_tensor *out) {
     const ctc *c = ud;
-    tn_tensor a = in[0], b = moved(a, 1, c->places), d = moved(a, 2, c->places), never = nn_scalar(a, NEVER);
+    tn_tensor a = in[0], b = moved(a, 1, c->places, NEVER), d = moved(a, 2, c->places, NEVER), never = nn_scalar(a, NEVER);
     (void)g;
     d = tn_select(c->skips, d, never);
     tn_tensor most = tn_stop_gradient(tn_max(a, tn_max(b, d)));
@@ -39,7 +38,8 @@ static tn_tensor extended(tn_tensor labels, int64_t blank) {
     tn_shape s = tn_tensor_shape(labels);
     tn_tensor rows = tn_reshape(tn_cast(labels, TN_I64), TN_DIMS(s.dim[0], s.dim[1], 1));
     tn_tensor none = tn_full(labels.graph, TN_I64, TN_DIMS(s.dim[0], s.dim[1], 1), (double)blank);
-    tn_tensor pairs = tn_reshape(tn_concat((tn_tensor[]){ none, rows }, 2, 2), TN_DIMS(s.dim[0], 2 * s.dim[1]));
+    tn_tensor pairs = tn_concat((tn_tensor[]){ none, rows }, 2, 2);
+    pairs = tn_reshape(pairs, TN_DIMS(s.dim[0], nn_times(labels.graph, 2, s.dim[1])));
     return tn_concat((tn_tensor[]){ pairs, tn_full(labels.graph, TN_I64, TN_DIMS(s.dim[0], 1), (double)blank) }, 2, 1);
 }
 
@@ -60,14 +60,16 @@ tn_tensor tn_nn_ctc(tn_tensor log_p, tn_tensor labels, tn_tensor steps, tn_tenso
     tn_shape s, l;
     tn_graph *g = log_p.graph;
     if (!checked(log_p, labels, steps, sizes, &s, &l)) return (tn_tensor){ g, 0 };
-    if (blank < 0 || blank >= s.dim[2] || s.dim[0] < 1)
-        return nn_fail(g, TN_ERR_INVAL, "tn_nn_ctc: blank %lld of %lld classes, %lld steps", (long long)blank,
-                       (long long)s.dim[2], (long long)s.dim[0]);
+    char classes[64], length[64];
+    if (blank < 0 || blank >= nn_least(g, s.dim[2]) || nn_least(g, s.dim[0]) < 1) {
+        if (!tn_dim_text(g, s.dim[2], classes, sizeof classes) || !tn_dim_text(g, s.dim[0], length, sizeof length))
+            classes[0] = length[0] = 0;
+        return nn_fail(g, TN_ERR_INVAL, "tn_nn_ctc: blank %lld of %s classes, %s steps", (long long)blank, classes, length);
+    }
     tn_dtype t = tn_tensor_dtype(log_p), wide = t == TN_F64 ? t : TN_F32;
-    int64_t n = s.dim[1], places = 2 * l.dim[1] + 1;
+    int64_t n = s.dim[1], places = nn_plus(g, nn_times(g, 2, l.dim[1]), 1);
     tn_tensor label = extended(labels, blank), place = tn_iota(g, TN_I64, TN_DIMS(n, places), 1);
-    tn_tensor before = tn_pad(tn_slice_axis(label, 1, 0, places > 2 ? places - 2 : 0, 1),
-                              (int64_t[]){ 0, places > 2 ? 2 : places }, (int64_t[]){ 0, 0 }, 2, (double)blank);
+    tn_tensor before = moved(label, 2, places, (double)blank);
     ctc c = { n, places, .steps = tn_reshape(tn_cast(steps, TN_I64), TN_DIMS(n, 1)) };
     c.skips = tn_and(tn_ne(label, tn_full(g, TN_I64, TN_SCALAR, (double)blank)), tn_ne(label, before));
     tn_tensor index = tn_expand(tn_reshape(label, TN_DIMS(1, n, places)), TN_DIMS(s.dim[0], n, places));

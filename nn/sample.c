@@ -12,27 +12,41 @@ static tn_tensor accurate(tn_tensor x) {
 
 /* ---- grid sampling ---- */
 
+/* Sizes, which may be a run's: (n - less) * by, as a tensor of x's dtype that broadcasts; of which there is one at least; its
+ * text. */
+static tn_tensor of_size(tn_tensor x, int64_t n, double less, double by) {
+    if (n >= 0) return nn_scalar(x, ((double)n - less) * by);
+    tn_tensor v = tn_sub_scalar(nn_size_like(x, n), less);
+    return by == 1 ? v : tn_mul_scalar(v, by);
+}
+static bool has_some(tn_tensor x, int64_t n) { return nn_is_size(n) && nn_least(x.graph, n) > 0; }
+enum { MOST_TEXT = 64 };
+static const char *text_of(tn_tensor x, int64_t n, char out[MOST_TEXT]) {
+    if (!tn_dim_text(x.graph, n, out, MOST_TEXT)) out[0] = 0;
+    return out;
+}
+
 typedef struct grid {
     int64_t h, w;
     tn_nn_grid_opts o;
     tn_tensor rows; /* [N*H*W,C] */
 } grid;
 
-static tn_tensor between(tn_tensor x, double lo, double hi) { return tn_min(tn_max(x, nn_scalar(x, lo)), nn_scalar(x, hi)); }
+/* The nearest place of an axis of n elements. */
+static tn_tensor between(tn_tensor x, int64_t n) { return tn_min(tn_max(x, nn_scalar(x, 0)), of_size(x, n, 1, 1)); }
 
 /* Mirrored at the borders of an axis of n elements until it lies within. */
 static tn_tensor reflect(const grid *g, tn_tensor x, int64_t n) {
-    double lo = g->o.align_corners ? 0 : -0.5, span = g->o.align_corners ? (double)(n - 1) : (double)n;
-    if (span == 0) return tn_mul_scalar(x, 0);
-    tn_tensor d = tn_abs(tn_add_scalar(x, -lo)), turns = tn_floor(tn_div(d, nn_scalar(d, span))),
-              rest = tn_sub(d, tn_mul_scalar(turns, span));
+    double lo = g->o.align_corners ? 0 : -0.5;
+    if (n == 1 && g->o.align_corners) return tn_mul_scalar(x, 0);
+    tn_tensor span = of_size(x, n, g->o.align_corners ? 1 : 0, 1);
+    if (n < 0 && g->o.align_corners) span = tn_max_scalar(span, 1); /* of one element all places are its own */
+    tn_tensor d = tn_abs(tn_add_scalar(x, -lo)), turns = tn_floor(tn_div(d, span)), rest = tn_sub(d, tn_mul(turns, span));
     tn_tensor odd = tn_ne(tn_mod(turns, nn_scalar(turns, 2)), nn_scalar(turns, 0));
-    return between(tn_add_scalar(tn_select(odd, tn_sub(nn_scalar(rest, span), rest), rest), lo), 0, (double)(n - 1));
+    return between(tn_add_scalar(tn_select(odd, tn_sub(span, rest), rest), lo), n);
 }
 static tn_tensor within(const grid *g, tn_tensor x, int64_t n) {
-    return g->o.padding == TN_NN_GRID_BORDER       ? between(x, 0, (double)(n - 1))
-           : g->o.padding == TN_NN_GRID_REFLECTION ? reflect(g, x, n)
-                                                   : x;
+    return g->o.padding == TN_NN_GRID_BORDER ? between(x, n) : g->o.padding == TN_NN_GRID_REFLECTION ? reflect(g, x, n) : x;
 }
 
 /* The elements at whole places (y, x): [N,Ho,Wo,C]; 0 outside. */
@@ -40,11 +54,11 @@ static tn_tensor pixels(const grid *g, tn_tensor y, tn_tensor x) {
     int64_t h = g->h, w = g->w;
     tn_shape s = tn_tensor_shape(x), wide = s;
     tn_tensor zero = nn_scalar(x, 0), iy, ix, at;
-    tn_tensor in = tn_and(tn_and(tn_ge(x, zero), tn_le(x, nn_scalar(x, (double)(w - 1)))),
-                          tn_and(tn_ge(y, zero), tn_le(y, nn_scalar(y, (double)(h - 1)))));
-    iy = tn_cast(between(y, 0, (double)(h - 1)), TN_I64), ix = tn_cast(between(x, 0, (double)(w - 1)), TN_I64);
-    at = tn_add(tn_mul_scalar(tn_iota(x.graph, TN_I64, s, 0), (double)(h * w)), tn_add(tn_mul_scalar(iy, (double)w), ix));
     if (s.rank < 0) return x;
+    tn_tensor in =
+        tn_and(tn_and(tn_ge(x, zero), tn_le(x, of_size(x, w, 1, 1))), tn_and(tn_ge(y, zero), tn_le(y, of_size(y, h, 1, 1))));
+    iy = tn_cast(between(y, h), TN_I64), ix = tn_cast(between(x, w), TN_I64);
+    at = tn_add(nn_by_size(tn_iota(x.graph, TN_I64, s, 0), nn_times(x.graph, h, w)), tn_add(nn_by_size(iy, w), ix));
     wide.dim[wide.rank++] = 1;
     tn_tensor v = tn_gather(g->rows, at, 0);
     return tn_select(tn_reshape(in, wide), v, nn_scalar(v, 0));
@@ -89,18 +103,14 @@ static tn_tensor sample_cubic(const grid *g, tn_tensor y, tn_tensor x) {
 static tn_tensor coordinate(tn_tensor places, tn_shape s, const grid *g, int k, int64_t n) {
     int64_t start[4] = { 0, 0, 0, k }, stop[4] = { s.dim[0], s.dim[1], s.dim[2], k + 1 };
     tn_tensor v = tn_reshape(tn_slice(places, start, stop, NULL, 4), TN_DIMS(s.dim[0], s.dim[1], s.dim[2]));
-    double size = (double)n;
-    if (g->o.align_corners) return tn_mul_scalar(tn_add_scalar(v, 1), (size - 1) / 2);
-    return tn_mul_scalar(tn_add_scalar(tn_mul_scalar(tn_add_scalar(v, 1), size), -1), 0.5);
+    if (g->o.align_corners) return tn_mul(tn_add_scalar(v, 1), of_size(v, n, 1, 0.5));
+    return tn_mul_scalar(tn_add_scalar(nn_by_size(tn_add_scalar(v, 1), n), -1), 0.5);
 }
 
 static bool check_rank(tn_tensor x, const char *fn, int rank, tn_shape *s) {
     if (!nn_check(x, fn, rank, s)) return false;
-    bool known = s->rank == rank;
-    for (int i = 0; i < s->rank; i++) known = known && s->dim[i] >= 0;
-    if (!known)
-        nn_fail(x.graph, TN_ERR_SHAPE, "%s: expected rank %d and sizes that are numbers, got rank %d", fn, rank, s->rank);
-    return known;
+    if (s->rank != rank) nn_fail(x.graph, TN_ERR_SHAPE, "%s: expected rank %d, got rank %d", fn, rank, s->rank);
+    return s->rank == rank;
 }
 
 tn_tensor tn_nn_grid_sample(tn_tensor x, tn_tensor places, tn_nn_grid_opts o) {
@@ -108,13 +118,13 @@ tn_tensor tn_nn_grid_sample(tn_tensor x, tn_tensor places, tn_nn_grid_opts o) {
     tn_shape s, at;
     tn_tensor poison = { x.graph, 0 }, v;
     if (!check_rank(x, fn, 4, &s) || !check_rank(places, fn, 4, &at)) return poison;
-    if (at.dim[3] != 2 || at.dim[0] != s.dim[0] || s.dim[1] < 1 || s.dim[2] < 1 || (unsigned)o.mode > TN_NN_CUBIC ||
-        (unsigned)o.padding > TN_NN_GRID_REFLECTION)
-        return nn_fail(x.graph, TN_ERR_SHAPE,
-                       "%s: mode %d, padding %d, images of %lld x %lld, places [%lld,..,%lld] of %lld images", fn, (int)o.mode,
-                       (int)o.padding, (long long)s.dim[1], (long long)s.dim[2], (long long)at.dim[0], (long long)at.dim[3],
-                       (long long)s.dim[0]);
-    grid g = { s.dim[1], s.dim[2], o, tn_reshape(accurate(x), TN_DIMS(s.dim[0] * s.dim[1] * s.dim[2], s.dim[3])) };
+    char text[5][MOST_TEXT];
+    if (at.dim[3] != 2 || at.dim[0] != s.dim[0] || !has_some(x, s.dim[1]) || !has_some(x, s.dim[2]) ||
+        (unsigned)o.mode > TN_NN_CUBIC || (unsigned)o.padding > TN_NN_GRID_REFLECTION)
+        return nn_fail(x.graph, TN_ERR_SHAPE, "%s: mode %d, padding %d, images of %s x %s, places [%s,..,%s] of %s images", fn,
+                       (int)o.mode, (int)o.padding, text_of(x, s.dim[1], text[0]), text_of(x, s.dim[2], text[1]),
+                       text_of(x, at.dim[0], text[2]), text_of(x, at.dim[3], text[3]), text_of(x, s.dim[0], text[4]));
+    grid g = { s.dim[1], s.dim[2], o, tn_reshape(accurate(x), TN_DIMS(nn_product(x.graph, s.dim, 3), s.dim[3])) };
     places = tn_cast(places, tn_tensor_dtype(g.rows));
     tn_tensor px = coordinate(places, at, &g, 0, g.w), py = coordinate(places, at, &g, 1, g.h);
     if (o.mode == TN_NN_CUBIC)
@@ -142,8 +152,7 @@ static axis_sample sample_axis(tn_tensor boxes, const tn_nn_roi_opts *o, int64_t
     tn_tensor step = tn_mul_scalar(length, 1 / (double)(bins * o->samples));
     tn_tensor place = tn_iota(boxes.graph, tn_tensor_dtype(from), TN_DIMS(n, bins * o->samples), 1);
     tn_tensor at = tn_add(from, tn_mul(step, tn_add_scalar(place, 0.5))), zero = nn_scalar(at, 0);
-    tn_tensor in = tn_and(tn_ge(at, nn_scalar(at, -1)), tn_le(at, nn_scalar(at, (double)size)));
-    tn_tensor top = nn_scalar(at, (double)(size - 1));
+    tn_tensor in = tn_and(tn_ge(at, nn_scalar(at, -1)), tn_le(at, of_size(at, size, 0, 1))), top = of_size(at, size, 1, 1);
     at = tn_min(tn_max(at, zero), top);
     tn_tensor low = tn_floor(at), part = tn_sub(at, low);
     s.low = tn_cast(low, TN_I64), s.high = tn_cast(tn_min(tn_add_scalar(low, 1), top), TN_I64);
@@ -158,22 +167,24 @@ tn_tensor tn_nn_roi_align(tn_tensor x, tn_tensor boxes, tn_tensor batch, tn_nn_r
     static const char fn[] = "tn_nn_roi_align";
     tn_shape s, b, i = tn_tensor_shape(batch);
     tn_tensor poison = { x.graph, 0 }, v[4], sum = poison;
+    char text[5][MOST_TEXT];
     if (!check_rank(x, fn, 4, &s) || !check_rank(boxes, fn, 2, &b) || !nn_given(x.graph, batch, fn)) return poison;
     if (o.scale == 0) o.scale = 1;
     if (b.dim[1] != 4 || i.rank != 1 || i.dim[0] != b.dim[0] || o.out[0] < 1 || o.out[1] < 1 || o.out[0] > 4096 ||
-        o.out[1] > 4096 || o.samples < 1 || o.samples > 64 || s.dim[1] < 1 || s.dim[2] < 1)
+        o.out[1] > 4096 || o.samples < 1 || o.samples > 64 || !has_some(x, s.dim[1]) || !has_some(x, s.dim[2]))
         return nn_fail(x.graph, TN_ERR_SHAPE,
-                       "%s: %lld boxes of %lld numbers, %lld images, %lld x %lld bins of %d samples squared", fn,
-                       (long long)b.dim[0], (long long)b.dim[1], (long long)(i.rank == 1 ? i.dim[0] : -1), (long long)o.out[0],
-                       (long long)o.out[1], o.samples);
-    tn_tensor rows = tn_reshape(accurate(x), TN_DIMS(s.dim[0] * s.dim[1] * s.dim[2], s.dim[3]));
+                       "%s: %s boxes of %s numbers, %s images, %lld x %lld bins of %d samples squared in images of %s x %s", fn,
+                       text_of(x, b.dim[0], text[0]), text_of(x, b.dim[1], text[1]),
+                       i.rank == 1 ? text_of(x, i.dim[0], text[2]) : "no list of", (long long)o.out[0], (long long)o.out[1],
+                       o.samples, text_of(x, s.dim[1], text[3]), text_of(x, s.dim[2], text[4]));
+    tn_tensor rows = tn_reshape(accurate(x), TN_DIMS(nn_product(x.graph, s.dim, 3), s.dim[3]));
     boxes = accurate(boxes);
     axis_sample sy = sample_axis(boxes, &o, b.dim[0], 1, o.out[0], s.dim[1]),
                 sx = sample_axis(boxes, &o, b.dim[0], 0, o.out[1], s.dim[2]);
     tn_tensor image = tn_reshape(tn_cast(batch, TN_I64), TN_DIMS(b.dim[0], 1));
     for (int k = 0; k < 4; k++) {
-        tn_tensor row = tn_add(tn_mul_scalar(image, (double)s.dim[1]), k / 2 ? sy.high : sy.low);
-        tn_tensor at = crossed(tn_mul_scalar(row, (double)s.dim[2]), k % 2 ? sx.high : sx.low, tn_add);
+        tn_tensor row = tn_add(nn_by_size(image, s.dim[1]), k / 2 ? sy.high : sy.low);
+        tn_tensor at = crossed(nn_by_size(row, s.dim[2]), k % 2 ? sx.high : sx.low, tn_add);
         tn_tensor w = crossed(k / 2 ? sy.far : sy.near, k % 2 ? sx.far : sx.near, tn_mul);
         v[k] = tn_mul(tn_gather(rows, at, 0), tn_cast(linalg_wider(w, 3), tn_tensor_dtype(rows)));
         sum = !k ? v[0] : o.max ? tn_max(sum, v[k]) : tn_add(sum, v[k]);
@@ -218,10 +229,14 @@ tn_tensor tn_nn_nms(tn_tensor boxes, tn_tensor scores, int64_t most, tn_nn_nms_o
     tn_tensor poison = { boxes.graph, 0 }, picked = poison;
     if (out_count) *out_count = poison;
     if (!check_rank(boxes, fn, 3, &b) || !check_rank(scores, fn, 2, &s)) return poison;
+    char text[5][MOST_TEXT];
     if (b.dim[2] != 4 || s.dim[0] != b.dim[0] || s.dim[1] != b.dim[1] || most < 0 || !(o.iou >= 0 && o.iou <= 1))
-        return nn_fail(boxes.graph, TN_ERR_SHAPE, "%s: boxes [%lld,%lld,%lld], scores [%lld,%lld], at most %lld, overlap %g",
-                       fn, (long long)b.dim[0], (long long)b.dim[1], (long long)b.dim[2], (long long)s.dim[0],
-                       (long long)s.dim[1], (long long)most, o.iou);
+        return nn_fail(boxes.graph, TN_ERR_SHAPE, "%s: boxes [%s,%s,%s], scores [%s,%s], at most %lld, overlap %g", fn,
+                       text_of(boxes, b.dim[0], text[0]), text_of(boxes, b.dim[1], text[1]), text_of(boxes, b.dim[2], text[2]),
+                       text_of(boxes, s.dim[0], text[3]), text_of(boxes, s.dim[1], text[4]), (long long)most, o.iou);
+    if (b.dim[1] && !has_some(boxes, b.dim[1]))
+        return nn_fail(boxes.graph, TN_ERR_SHAPE, "%s: %s boxes, which may be none: a dim of boxes begins at 1", fn,
+                       text_of(boxes, b.dim[1], text[0]));
     if (most == 0 || b.dim[1] == 0) {
         if (out_count) *out_count = tn_full(boxes.graph, TN_I64, TN_DIMS(b.dim[0]), 0);
         return tn_full(boxes.graph, TN_I64, TN_DIMS(b.dim[0], most), -1);

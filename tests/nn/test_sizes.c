@@ -151,6 +151,41 @@ static void images(tn_graph *g, const int64_t *d) {
     tn_tensor large = tn_nn_pixel_shuffle(floats(g, "deep", TN_DIMS(2, in, d[M], 8)), 2);
     tn_output(large, "large"), tn_output(tn_nn_pixel_unshuffle(tn_mul_scalar(large, 2), 2), "small");
 }
+static void sampled(tn_graph *g, const int64_t *d) {
+    int64_t height = plus(g, d[K], 1);
+    tn_tensor x = floats(g, "image", TN_DIMS(d[M], height, d[M], 3)), at = floats(g, "at", TN_DIMS(d[M], 2, d[N], 2));
+    char name[32];
+    for (int i = 0; i < 12; i++) {
+        tn_nn_grid_opts o = { (tn_nn_interpolation[]){ TN_NN_NEAREST, TN_NN_LINEAR, TN_NN_CUBIC, TN_NN_LINEAR }[i / 3],
+                              (tn_nn_grid_padding)(i % 3), i & 1 };
+        snprintf(name, sizeof name, "grid %d", i);
+        tn_output(tn_nn_grid_sample(x, at, o), name);
+    }
+    tn_tensor boxes = floats(g, "boxes", TN_DIMS(d[N], 4)), of = tn_input(g, "of", TN_I64, TN_DIMS(d[N]));
+    of = tn_min(of, tn_sub_scalar(tn_dim_value(g, d[M]), 1)); /* clamped to the rows of all images, which are others */
+    for (int i = 0; i < 2; i++) {
+        tn_nn_roi_opts o = { .out = { 2, 3 }, .scale = 0.5, .samples = 2, .half_pixel = i, .max = i };
+        tn_output(tn_nn_roi_align(x, boxes, tn_max_scalar(of, 0), o), i ? "largest" : "means");
+    }
+    tn_tensor some = tn_sort(floats(g, "some", TN_DIMS(d[M], height, 4)), 2, 0), count;
+    for (int n = 3; n < 12; n += 8) {
+        tn_output(tn_nn_nms(some, floats(g, n == 3 ? "few" : "many", TN_DIMS(d[M], height)), n,
+                            (tn_nn_nms_opts){ .iou = 0.2, .score = -1, .has_score = 1 }, &count),
+                  n == 3 ? "best" : "more");
+        tn_output(count, n == 3 ? "how many" : "of them");
+    }
+}
+static void aligned(tn_graph *g, const int64_t *d) { /* steps, sequences, labels */
+    int64_t steps = plus(g, d[N], 1);
+    tn_tensor log_p = tn_nn_log_softmax(floats(g, "x", TN_DIMS(steps, d[M], 9)), -1), loss;
+    tn_tensor labels = tn_max_scalar(places(g, "labels", TN_DIMS(d[M], d[K])), 0),
+              length = tn_max_scalar(places(g, "length", TN_DIMS(d[M])), 1), size = places(g, "size", TN_DIMS(d[M]));
+    length = tn_min(length, tn_dim_value(g, steps)), size = tn_min(tn_max_scalar(size, 0), tn_dim_value(g, d[K]));
+    tn_output(loss = tn_nn_ctc(log_p, labels, length, size, 8), "loss");
+    tn_tensor x = tn_graph_find(g, "x"), by_x;
+    if (tn_grad(loss, &x, 1, &by_x)) fail_msg("%s", tn_ctx_error(tn_graph_ctx(g)));
+    tn_output(by_x, "gradient");
+}
 static void values(tn_graph *g, const int64_t *d) {
     int64_t lo, hi, both = d[N] >= 0 ? d[N] * d[M] : tn_dim_mul(g, d[N], d[M]);
     tn_output(tn_dim_value(g, d[N]), "n"), tn_output(tn_dim_value(g, both), "area");
@@ -166,7 +201,7 @@ static const struct {
                { "sparse", sparse },       { "ragged", ragged },         { "attention", attention },
                { "sets", sets },           { "running", running },       { "batches", batches },
                { "values", values },       { "rearranged", rearranged }, { "features", features },
-               { "images", images } };
+               { "images", images },       { "sampled", sampled },       { "aligned", aligned } };
 
 static tn_session *compiled(tn_ctx *ctx, int group, const int64_t *d, tn_mode mode, tn_graph **g, tn_program **p) {
     tn_session *s;
