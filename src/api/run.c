@@ -309,7 +309,7 @@ tn_status tn_profile_kernel(const tn_profile *p, int i, tn_profiled_kernel *out)
         return program_fail(p->p, TN_ERR_INVAL, "tn_profile_kernel: kernel %d of %d, out at %p", i, p->n, (void *)out);
     const kernel *k = p->p->plan->kernels.at[i].k;
     const kernel_times *t = &p->kernels[i];
-    int64_t blocks = k->params ? ext_hi(k->params, k->grid_blocks) : k->grid_blocks;
+    int64_t blocks = ext_hi(k->params, k->grid_blocks);
     *out = (tn_profiled_kernel){ .name = k->name,
                                  .parallel = k->block_threads ? blocks > 1 : k->par_var >= 0,
                                  .grid_blocks = blocks,

@@ -91,8 +91,7 @@ static void add_values(const explain *e, str *out) {
 static void add_launch(const explain_kernel *x, str *out) {
     const kernel *k = x->launch->k;
     const device_usage *u = &x->usage;
-    str_addf(out, "\"grid_blocks\":%lld,\"block_threads\":%d,",
-             (long long)(k->params ? ext_hi(k->params, k->grid_blocks) : k->grid_blocks), k->block_threads);
+    str_addf(out, "\"grid_blocks\":%lld,\"block_threads\":%d,", (long long)ext_hi(k->params, k->grid_blocks), k->block_threads);
     if (u->registers)
         str_addf(out, "\"registers\":%d,\"spilled\":%lld,\"shared\":%lld,\"resident\":%d,\"occupancy\":%.3f,", u->registers,
                  (long long)u->spilled, (long long)u->shared, u->resident, x->occupancy);

@@ -91,7 +91,7 @@ static replay make_replay(const machine *m, int threads, int64_t span, arena *a)
 
 static int64_t bytes_of(const kernel *k, int b) {
     ext n = k->bufs.at[b].elems;
-    return (k->params ? ext_hi(k->params, n) : n) * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype);
+    return ext_hi(k->params, n) * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype);
 }
 
 /* All of a buffer, line by line; threads have a piece each, and all of arrays of their own. */

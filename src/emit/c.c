@@ -9,7 +9,7 @@ enum { STACK_BYTES = 4096, ARRAY_ALIGN = 64 };
 
 /* Elements of an array: as many as it has for any values of the dims. */
 static int64_t array_elems(const kernel *k, const kbuf *b) {
-    int64_t n = k->params ? ext_hi(k->params, b->elems) : b->elems;
+    int64_t n = ext_hi(k->params, b->elems);
     if (n > INT64_MAX / 64) guard_fail(k->a->gd, TN_ERR_UNSUPPORTED, "kernel %s: local memory without a bound", k->name);
     return n > 0 ? n : 1;
 }

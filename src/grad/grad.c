@@ -131,12 +131,9 @@ NORETURN static void no_gradient(graph *g, val v) {
 
 /* ---- one rule a class ------------------------------------------------------------------------------------------------ */
 
-static ext times(const graph *g, ext x, ext y) { return g->params ? ext_mul(g->params, x, y) : x * y; }
-static ext plus(const graph *g, ext x, ext y) { return g->params ? ext_add(g->params, x, y) : x + y; }
-static ext minus(const graph *g, ext x, ext y) { return g->params ? ext_sub(g->params, x, y) : x - y; }
 static ext product(const graph *g, const ext *dims, int from, int to) {
     ext p = 1;
-    for (int i = from; i < to; i++) p = times(g, p, dims[i]);
+    for (int i = from; i < to; i++) p = ext_mul(g->params, p, dims[i]);
     return p;
 }
 
@@ -214,7 +211,7 @@ static val dilate(graph *g, val x, int axis, int64_t step) {
     val y = graph_reshape(g, x, 4, (int64_t[]){ rows, n.dims[axis], 1, cols });
     y = graph_pad(g, y, (int64_t[]){ 0, 0, 0, 0 }, (int64_t[]){ 0, 0, step - 1, 0 }, 0.0);
     for (int i = 0; i < n.rank; i++) dims[i] = n.dims[i];
-    dims[axis] = times(g, dims[axis], step);
+    dims[axis] = ext_mul(g->params, dims[axis], step);
     return graph_reshape(g, y, n.rank, dims);
 }
 
@@ -226,11 +223,11 @@ static val grad_slice(graph *g, const node *n, val G) {
         if (step[i] > 1) G = dilate(g, G, i, step[i]);
     for (int i = 0; i < n->rank; i++) {
         /* The zeros behind the last element may reach past the end: cut them. */
-        ext have = times(g, n->dims[i], step[i] > 1 ? step[i] : 1), room = minus(g, x.dims[i], start[i]);
+        ext have = ext_mul(g->params, n->dims[i], step[i] > 1 ? step[i] : 1), room = ext_sub(g->params, x.dims[i], start[i]);
         one[i] = 1;
-        bool all = g->params ? ext_never_less(g->params, room, have) : have <= room;
+        bool all = ext_never_less(g->params, room, have);
         keep[i] = all ? have : room;
-        after[i] = minus(g, room, keep[i]);
+        after[i] = ext_sub(g->params, room, keep[i]);
     }
     return graph_pad(g, graph_slice(g, G, zero, keep, one), start, after, 0.0);
 }
@@ -279,7 +276,7 @@ static val grad_concat(graph *g, const node *n, int slot, val G) {
     int axis = (int)n->attr[0];
     int64_t start[TN_MAX_RANK] = { 0 }, step[TN_MAX_RANK];
     for (int i = 0; i < n->rank; i++) step[i] = 1;
-    for (int i = 0; i < slot; i++) start[axis] = plus(g, start[axis], graph_get(g, n->in[i])->dims[axis]);
+    for (int i = 0; i < slot; i++) start[axis] = ext_add(g->params, start[axis], graph_get(g, n->in[i])->dims[axis]);
     return graph_slice(g, G, start, graph_get(g, n->in[slot])->dims, step);
 }
 

@@ -52,7 +52,7 @@ int64_t ext_divisor(const exts *t, ext e) { return ext_is_lit(e) ? (e < 0 ? -e :
 /* ---- rows ---- */
 
 static ext fail(exts *t, const char *problem) {
-    if (!t->problem) t->problem = problem;
+    if (t && !t->problem) t->problem = problem;
     return 0;
 }
 
@@ -246,9 +246,9 @@ static int64_t content(const sum *all) {
 
 /* A sum is one row, whatever the order in which it was added, times what divides all of it: ((a*2 + b) + literal)*2. */
 ext ext_add(exts *t, ext x, ext y) {
-    sum all = { 0 };
     if (x == 0 || y == 0) return x ? x : y;
     if (ext_is_lit(x) && ext_is_lit(y)) return make(t, EXT_ADD, x, y);
+    sum all = { 0 };
     if (!add_summands(t, x, 1, &all) || !add_summands(t, y, 1, &all)) return make(t, EXT_ADD, x, y);
     ext e = 0;
     bool any = false;

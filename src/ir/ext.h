@@ -48,7 +48,7 @@ ext ext_dim(exts *t, const char *name, int64_t lo, int64_t hi, int64_t divisor);
 ext exts_dim(const exts *t, int i); /* the i-th */
 bool ext_find_dim(const exts *t, const char *name, size_t n, ext *out);
 
-/* Literals are folded. Division is by what is at least 1 for all values. */
+/* Literals are folded: t may be NULL where both operands are literals. Division is by what is at least 1 for all values. */
 ext ext_add(exts *t, ext x, ext y);
 ext ext_sub(exts *t, ext x, ext y);
 ext ext_mul(exts *t, ext x, ext y);

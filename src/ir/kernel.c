@@ -129,7 +129,7 @@ int64_t kernel_dynamic_shared(const kernel *k) {
     return n > KERNEL_STATIC_SHARED || kbufs_any_late(k->bufs.at, k->bufs.n) ? n : 0;
 }
 
-static bool divides(const kernel *k, ext e, int64_t n) { return (k->params ? ext_divisor(k->params, e) : e) % n == 0; }
+static bool divides(const kernel *k, ext e, int64_t n) { return ext_divisor(k->params, e) % n == 0; }
 
 /* Whether x is a multiple of n in every iteration. */
 static bool is_multiple(const kernel *k, affine x, int64_t n) {
@@ -148,7 +148,7 @@ static bool is_multiple(const kernel *k, affine x, int64_t n) {
 
 /* Whether every step of a ring of it begins at a multiple of n elements. */
 static bool steps_aligned(const kernel *k, const kbuf *b, int n) {
-    int64_t most = k->params ? ext_hi(k->params, b->elems) : b->elems;
+    int64_t most = ext_hi(k->params, b->elems);
     if (kbuf_is_local(b) || most % n == 0) return true;
     return !b->loose && most >= KERNEL_WIDE_BYTES / (int64_t)dtype_size((tn_dtype)b->dtype);
 }
@@ -183,8 +183,13 @@ affine affine_var(arena *a, kvar v) {
     return (affine){ 0, 1, t };
 }
 
-/* Coefficients are literals where e is NULL. */
-static affine added(arena *a, exts *e, affine x, affine y) {
+/* Literals need no table, nor the call of ext.c: indexes are added up more often than anything else is done. */
+static ext sum_of(exts *e, ext x, ext y) { return e ? ext_add(e, x, y) : x + y; }
+static ext product_of(exts *e, ext x, ext y) { return e ? ext_mul(e, x, y) : x * y; }
+
+affine affine_add_params(arena *a, exts *e, affine x, affine y) {
+    if (x.n == 0) return (affine){ sum_of(e, x.base, y.base), y.n, y.t };
+    if (y.n == 0) return (affine){ sum_of(e, x.base, y.base), x.n, x.t };
     kterm *t = ARENA_ARRAY(a, kterm, x.n + y.n);
     int n = 0, i = 0, j = 0;
     while (i < x.n || j < y.n) {
@@ -194,36 +199,24 @@ static affine added(arena *a, exts *e, affine x, affine y) {
         else if (i == x.n || y.t[j].var < x.t[i].var)
             m = y.t[j++];
         else {
-            m = (kterm){ x.t[i].var, e ? ext_add(e, x.t[i].coef, y.t[j].coef) : x.t[i].coef + y.t[j].coef };
+            m = (kterm){ x.t[i].var, sum_of(e, x.t[i].coef, y.t[j].coef) };
             i++, j++;
         }
         if (m.coef) t[n++] = m;
     }
-    return (affine){ e ? ext_add(e, x.base, y.base) : x.base + y.base, n, t };
+    return (affine){ sum_of(e, x.base, y.base), n, t };
 }
 
-affine affine_add(arena *a, affine x, affine y) {
-    if (x.n == 0) return affine_offset(y, x.base);
-    if (y.n == 0) return affine_offset(x, y.base);
-    return added(a, NULL, x, y);
-}
-
-affine affine_scale(arena *a, affine x, int64_t s) {
+affine affine_scale_params(arena *a, exts *e, affine x, ext s) {
     if (s == 0) return affine_const(0);
     if (s == 1) return x;
     kterm *t = ARENA_ARRAY(a, kterm, x.n);
-    for (int i = 0; i < x.n; i++) t[i] = (kterm){ x.t[i].var, x.t[i].coef * s };
-    return (affine){ x.base * s, x.n, t };
+    for (int i = 0; i < x.n; i++) t[i] = (kterm){ x.t[i].var, product_of(e, x.t[i].coef, s) };
+    return (affine){ product_of(e, x.base, s), x.n, t };
 }
 
-affine affine_add_params(exts *e, affine x, affine y) { return added(e->a, e, x, y); }
-
-affine affine_scale_params(exts *e, affine x, ext s) {
-    if (s == 0) return affine_const(0);
-    kterm *t = ARENA_ARRAY(e->a, kterm, x.n);
-    for (int i = 0; i < x.n; i++) t[i] = (kterm){ x.t[i].var, ext_mul(e, x.t[i].coef, s) };
-    return (affine){ ext_mul(e, x.base, s), x.n, t };
-}
+affine affine_add(arena *a, affine x, affine y) { return affine_add_params(a, NULL, x, y); }
+affine affine_scale(arena *a, affine x, int64_t s) { return affine_scale_params(a, NULL, x, s); }
 
 affine affine_offset(affine x, int64_t c) {
     x.base += c;

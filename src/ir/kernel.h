@@ -273,9 +273,9 @@ affine affine_set_var(arena *a, affine x, kvar v, affine value); /* substitutes 
 ext affine_coef(affine x, kvar v);
 affine affine_without(arena *a, affine x, kvar v); /* its term left out */
 bool affine_equal(affine x, affine y);
-/* The same where coefficients and bases may be parameters of t. */
-affine affine_add_params(exts *t, affine x, affine y);
-affine affine_scale_params(exts *t, affine x, ext s);
+/* The same where coefficients and bases may be parameters of t (NULL: there are none). */
+affine affine_add_params(arena *a, exts *t, affine x, affine y);
+affine affine_scale_params(arena *a, exts *t, affine x, ext s);
 
 graph *graph_at(const graph *g, const int64_t *dims, arena *a); /* graph_at.c; dims NULL: each size at its most; -1: it stays */
 /* kernel_params.c: whether any size, coefficient or offset is a parameter. */

@@ -154,12 +154,8 @@ static affine affine_text(reader *p) { /* 5*i0 - i1 + 4 */
         if (!is_var || is_param) is_var = read_accept(p, "*");
         if (p->k->params && !is_param && !ext_is_lit(minus ? -c : c)) read_fail(p, "a number of 64 bits");
         if (minus) c = is_param ? ext_mul(p->k->params, c, -1) : (int64_t)(0 - (uint64_t)c);
-        if (p->k->params)
-            x = affine_add_params(p->k->params, x,
-                                  is_var ? affine_scale_params(p->k->params, affine_var(p->a, var_word(p)), c)
-                                         : affine_const(c));
-        else
-            x = affine_add(p->a, x, is_var ? affine_scale(p->a, affine_var(p->a, var_word(p)), c) : affine_const(c));
+        affine term = is_var ? affine_scale_params(p->a, p->k->params, affine_var(p->a, var_word(p)), c) : affine_const(c);
+        x = affine_add_params(p->a, p->k->params, x, term);
     }
 }
 

@@ -380,8 +380,7 @@ static kernel *write_rows(const kernel *k, int n_rows, int block_threads, int cl
         if (k->bufs.at[b].kind == KB_LOCAL) o->bufs.at[b].elems /= cluster;
     for (int i = 1; i <= n_rows; i++) {
         const kins *in = &k->ins.at[i];
-        o->grid_blocks = k->params ? ext_mul(k->params, o->grid_blocks, ext_sub(k->params, in->hi, in->lo))
-                                   : o->grid_blocks * (in->hi - in->lo);
+        o->grid_blocks = ext_mul(k->params, o->grid_blocks, ext_sub(k->params, in->hi, in->lo));
         copy(&w, i, PAR_BLOCKS);
     }
     if (cluster > 1) {

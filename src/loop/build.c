@@ -169,7 +169,7 @@ affine build_moved(arena *a, const build_places *p, affine x) {
 affine build_set(const kernel *k, affine x, kvar v, affine value) {
     ext c = affine_coef(x, v);
     if (!k->params || c == 0) return affine_set_var(k->a, x, v, value);
-    return affine_add_params(k->params, affine_without(k->a, x, v), affine_scale_params(k->params, value, c));
+    return affine_add_params(k->a, k->params, affine_without(k->a, x, v), affine_scale_params(k->a, k->params, value, c));
 }
 
 static affine moved(const kernel *k, const build_places *p, affine x) {

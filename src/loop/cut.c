@@ -412,7 +412,7 @@ static void cut_access(const cutter *c, kernel *o, int i, const places *p, bool 
     if (!is_cut(c, o, in)) return;
     if (c->spread) in->idx = p->at[x->n];
     for (int l = 0; l < x->n && c->spread; l++)
-        in->idx = affine_add_params(o->params, in->idx, affine_scale_params(o->params, p->at[l], x->at[l].coef));
+        in->idx = affine_add_params(o->a, o->params, in->idx, affine_scale_params(o->a, o->params, p->at[l], x->at[l].coef));
     for (int m = 0; m < in->n_mask && c->spread; m++) in->mask[m].e = without_zeros(c, in->mask[m].e);
     if (in->op == K_LOAD && !in->n_mask) in->imm = 0, in->imm_int = 0;
     for (int l = 0; l < x->n; l++) {

@@ -4,10 +4,8 @@
 #include "loop/schedule.h"
 #include "loop/loop.h"
 
-static ext times(const kernel *k, ext x, ext y) { return k->params ? ext_mul(k->params, x, y) : x * y; }
-
 static bool walks_as_one(const kernel *k, affine x, kvar outer, kvar inner) {
-    return affine_coef(x, outer) == times(k, k->vars.at[inner].extent, affine_coef(x, inner));
+    return affine_coef(x, outer) == ext_mul(k->params, k->vars.at[inner].extent, affine_coef(x, inner));
 }
 
 static bool is_local(const kernel *k, const kins *in) {
@@ -45,7 +43,7 @@ bool step_fuse_loops(kernel **kk, const loop_step *s, str *why) {
         return step_refuse(why, "%s is not directly in %s", s->arg[1].word, s->arg[0].word);
     if (!can_merge(k, i, outer, inner, why)) return false;
     for (int j = i; j < end; j++) build_set_var(k->a, &k->ins.at[j], outer, affine_const(0));
-    k->vars.at[inner].extent = times(k, k->vars.at[inner].extent, k->vars.at[outer].extent);
+    k->vars.at[inner].extent = ext_mul(k->params, k->vars.at[inner].extent, k->vars.at[outer].extent);
     k->ins.at[i + 1].hi = k->vars.at[inner].extent;
     k->ins.at[i].op = K_NIL, k->ins.at[end].op = K_NIL;
     loop_compact(k);

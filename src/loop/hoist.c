@@ -38,10 +38,7 @@ static int *find_settled(const kernel *k) {
 
 static int later(int a, int b) { return a > b ? a : b; }
 
-static bool runs_always(const kernel *k, const kins *loop) {
-    ext n = k->vars.at[loop->var].extent;
-    return k->params ? ext_lo(k->params, n) > 0 : n > 0;
-}
+static bool runs_always(const kernel *k, const kins *loop) { return ext_lo(k->params, k->vars.at[loop->var].extent) > 0; }
 
 static void find_targets(hoist *h) {
     const kernel *k = h->k;

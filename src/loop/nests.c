@@ -37,7 +37,7 @@ static void mark(bool *used, affine x) {
 }
 
 /* Sizes that are given at run time are those around a nest: it is tiled as if they were the largest ones. */
-static int64_t most(const kernel *k, ext e) { return k->params ? ext_hi(k->params, e) : e; }
+static int64_t most(const kernel *k, ext e) { return ext_hi(k->params, e); }
 
 /* The variables that the nest names, in their order; those of its own loops keep what they are. */
 static kvar *take_vars(const kernel *k, int loop, int end, part *p) {

@@ -672,7 +672,7 @@ bool step_online_softmax(kernel **kk, const loop_step *s, str *why) {
         const kins *taken = ins(&w, (int)w.last[l].rounding[2]);
         w.last[l].dtype = !step_flag(s, "narrow") ? TN_F32 : taken->op == K_WRAP ? taken->src : k->bufs.at[taken->buf].dtype;
     }
-    w.n_tiles = k->params ? ext_ceil_div(k->params, w.keys, w.tile) : gpu_pieces(w.keys, w.tile);
+    w.n_tiles = ext_ceil_div(k->params, w.keys, w.tile);
     kernel *o = w.o = kernel_clone(k, k->a);
     o->ins.n = 1;
     write_row(&w);

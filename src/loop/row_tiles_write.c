@@ -22,12 +22,7 @@ static reg push(writer *w, kins in) { return kernel_push(w->o, in); }
 static affine plus(const writer *w, affine x, affine y, int64_t times) { return build_plus(w->o->a, x, y, times); }
 static const kins *ins(const writer *w, int i) { return rt_ins(w->w, i); }
 
-static ext pieces_of(const writer *w, ext n, int64_t piece) {
-    return w->o->params ? ext_ceil_div(w->o->params, n, piece) : gpu_pieces(n, piece);
-}
-static void more_blocks(writer *w, ext n) {
-    w->o->grid_blocks = w->o->params ? ext_mul(w->o->params, w->o->grid_blocks, n) : w->o->grid_blocks * n;
-}
+static void more_blocks(writer *w, ext n) { w->o->grid_blocks = ext_mul(w->o->params, w->o->grid_blocks, n); }
 
 /* ---- meetings ---- */
 
@@ -480,7 +475,7 @@ static void look_at_skipped(writer *w, const rt_nest *tiles, int l) {
     int most = n->n > KERNEL_MATRIX ? LOADS / 2 : LOADS; /* beside a wide result there are no registers for more */
     reg loads[LOADS];
     c.async = false, c.tiles = tiles, c.bounded = ext_divisor(w->o->params, tiles->n) % group != 0, c.behind = true;
-    affine at = affine_var(w->o->a, build_loop(w->o, "ks", pieces_of(w, tiles->n, group), PAR_SERIAL)),
+    affine at = affine_var(w->o->a, build_loop(w->o, "ks", ext_ceil_div(w->o->params, tiles->n, group), PAR_SERIAL)),
            first = plus(w, affine_const(step < 0 ? all - 1 : 0), at, step * group);
     reg counts = tile_counts(w, tiles, affine_offset(first, step * (group - 1)));
     build_if(w->o, "once", 1, build_op(w->o, OP_not, counts, 0));
@@ -601,7 +596,7 @@ static void write_matrix_tiles(writer *w, const rt_nest *n) {
     if (ahead) rt_matrix_copy(w, true, first, false, affine_const(0));
     if (skip) begin_skipped(w, n);
     w->tiles = n, w->stage = affine_const(0);
-    at = affine_var(w->o->a, build_loop(w->o, "kt", ahead ? pieces_of(w, n->n, 2) : n->n, PAR_SERIAL));
+    at = affine_var(w->o->a, build_loop(w->o, "kt", ahead ? ext_ceil_div(w->o->params, n->n, 2) : n->n, PAR_SERIAL));
     if (ahead) {
         w->stage = affine_var(w->o->a, build_loop(w->o, "stage", 2, PAR_SERIAL));
         at = plus(w, w->stage, at, 2);
@@ -698,7 +693,7 @@ static bool most_first(const writer *w) {
 
 static void open_blocks(writer *w) {
     const row_tiles *t = w->w;
-    ext blocks = pieces_of(w, t->rows, t->block);
+    ext blocks = ext_ceil_div(w->o->params, t->rows, t->block);
     affine g = affine_var(w->o->a, build_loop(w->o, "g", blocks, PAR_BLOCKS));
     w->first_row = affine_scale(w->o->a, g, t->block);
     if (t->skip && !most_first(w) && ext_is_lit(blocks))

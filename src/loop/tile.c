@@ -48,10 +48,6 @@ typedef struct tiler {
     bool alike; /* threads share all loops over the parallel variable alike: pieces of them may be peeled off */
 } tiler;
 
-/* Sums and products of sizes, which a run may give. */
-static ext plus(const kernel *k, ext x, ext y) { return k->params ? ext_add(k->params, x, y) : x + y; }
-static ext times(const kernel *k, ext x, int64_t n) { return k->params ? ext_mul(k->params, x, n) : x * n; }
-
 static bool has_role(const kernel *k, kvar v) { return k->vars.at[v].role.unroll > 1 || k->vars.at[v].role.lanes > 1; }
 
 /* ---- analysis of the scalar form ---- */
@@ -220,12 +216,12 @@ static affine local_place(const tiler *t, const kins *in, affine x) {
     affine out = affine_const(x.base);
     for (int i = 0; i < x.n; i++)
         if (!k->vars.at[x.t[i].var].row) out = build_plus(k->a, out, affine_var(k->a, x.t[i].var), x.t[i].coef);
-    if (vec >= 0) out = k->params ? affine_scale_params(k->params, out, width) : affine_scale(k->a, out, width);
+    if (vec >= 0) out = affine_scale_params(k->a, k->params, out, width);
     ext stride = vec >= 0 ? (int64_t)k->vars.at[vec].role.unroll * k->vars.at[vec].role.lanes : elems;
     for (kvar v = 0; v < k->vars.n; v++)
         if (k->vars.at[v].row && affine_coef(x, v) && has_role(k, v)) {
             out = build_plus(k->a, out, affine_var(k->a, v), v == vec ? 1 : stride);
-            if (v != vec) stride = times(k, stride, (int64_t)k->vars.at[v].role.unroll * k->vars.at[v].role.lanes);
+            if (v != vec) stride = ext_mul(k->params, stride, (int64_t)k->vars.at[v].role.unroll * k->vars.at[v].role.lanes);
         }
     return out;
 }
@@ -233,18 +229,19 @@ static affine local_place(const tiler *t, const kins *in, affine x) {
 static affine place_index(const tiler *t, affine x, const where *w, bool local, int64_t *lane_stride) {
     kterm *kept = x.n ? ARENA_ARRAY(t->o->a, kterm, x.n) : NULL;
     affine out = { x.base, 0, kept };
+    exts *sizes = t->k->params;
     *lane_stride = 0;
     for (int i = 0; i < x.n; i++) {
         kvar v = x.t[i].var;
         ext c = x.t[i].coef;
         if (t->jam >> v & 1) {
             copy at = t->active[v].at[w->pick[v]];
-            out.base = plus(t->k, out.base, times(t->k, c, at.off));
+            out.base = ext_add(sizes, out.base, ext_mul(sizes, c, at.off));
             if (at.lanes > 1) *lane_stride = c;
         }
         if (local && t->k->vars.at[v].row) continue;
         if (t->is_fixed[v])
-            out.base = plus(t->k, out.base, times(t->k, c, t->fixed[v]));
+            out.base = ext_add(sizes, out.base, ext_mul(sizes, c, t->fixed[v]));
         else
             kept[out.n++] = x.t[i];
     }
@@ -400,7 +397,7 @@ static void emit_transposed(tiler *t, int i, const where *at, const transposed_l
     in.lane_stride = 1;
     for (int l = 0; l < x->lanes; l++) {
         kins row = in;
-        row.idx.base = plus(t->k, in.idx.base, l * x->gap);
+        row.idx.base = ext_add(t->k->params, in.idx.base, l * x->gap);
         r[l] = kernel_push(t->o, row);
     }
     transpose_square(t, r, x->lanes, s);
@@ -735,7 +732,7 @@ kernel *loop_tile(const kernel *k) {
     VEC_RESERVE(o->a, &o->ins, room < MOST_ROOM ? room : MOST_ROOM);
     for (int i = 0; i < n; i++) t.part[i].var = -1;
     for (kvar v = 0; v < k->vars.n; v++) {
-        ext most = k->params ? ext_hi(k->params, k->vars.at[v].extent) : k->vars.at[v].extent;
+        ext most = ext_hi(k->params, k->vars.at[v].extent);
         t.span[v] = t.reach[v] = (kspan){ 0, most - 1 }; /* of a loop around the kernel */
         VEC_PUSH(o->a, &o->vars, k->vars.at[v]);
         if (has_role(k, v)) t.jam |= 1ull << v, t.jams[t.n_jams++] = v;

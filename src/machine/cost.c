@@ -384,7 +384,7 @@ const char *cost_bound_text(const cost *c, bool gpu) {
 
 static double bytes_of(const kernel *k, int b) {
     ext n = k->bufs.at[b].elems;
-    return (double)((k->params ? ext_hi(k->params, n) : n) * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype));
+    return (double)(ext_hi(k->params, n) * (int64_t)dtype_size((tn_dtype)k->bufs.at[b].dtype));
 }
 
 /* Twice through the plan, for a run follows a run: what each launch touched since the buffer's last use. */

@@ -23,9 +23,6 @@ typedef struct fold_axis {
 
 typedef int64_t dims_t[TN_MAX_RANK + 2];
 
-static ext plus(const graph *g, ext x, ext y) { return g->params ? ext_add(g->params, x, y) : x + y; }
-static ext times(const graph *g, ext x, int64_t y) { return g->params ? ext_mul(g->params, x, y) : x * y; }
-
 static val pad_axis(graph *g, val x, int axis, ext before, ext after) {
     dims_t low = { 0 }, high = { 0 };
     low[axis] = before;
@@ -71,7 +68,7 @@ static val dilate(graph *g, val x, int axis, int64_t stride) {
     ext p = graph_get(g, x)->dims[axis];
     if (stride == 1 || (ext_is_lit(p) && p <= 1)) return x;
     x = pad_axis(g, regroup(g, x, axis, 1, (ext[]){ p, 1 }, 2), axis + 1, 0, stride - 1);
-    x = regroup(g, x, axis, 2, (ext[]){ times(g, p, stride) }, 1);
+    x = regroup(g, x, axis, 2, (ext[]){ ext_mul(g->params, p, stride) }, 1);
     return ext_is_lit(p) ? slice_axis(g, x, axis, 0, (p - 1) * stride + 1) : x;
 }
 
@@ -88,7 +85,7 @@ static val move_last_after(graph *g, val x, int axis) {
 static val fold_apart(graph *g, val x, const fold_axis *f) {
     x = pad_axis(g, x, graph_get(g, x)->rank - 1, 0, f->stride - f->k);
     x = move_last_after(g, x, f->at);
-    x = regroup(g, x, f->at, 2, (ext[]){ times(g, f->p, f->stride) }, 1);
+    x = regroup(g, x, f->at, 2, (ext[]){ ext_mul(g->params, f->p, f->stride) }, 1);
     return fit_axis(g, x, f->at, f->h);
 }
 
@@ -102,7 +99,7 @@ static val fold_blocks(graph *g, val x, const fold_axis *f) {
         part = pad_axis(g, part, f->at, q, blocks - 1 - q);
         total = total ? graph_binary(g, OP_add, total, part) : part;
     }
-    ext all = times(g, plus(g, f->p, blocks - 1), f->stride);
+    ext all = ext_mul(g->params, ext_add(g->params, f->p, blocks - 1), f->stride);
     return fit_axis(g, regroup(g, total, f->at, 2, &all, 1), f->at, f->h);
 }
 
@@ -130,10 +127,10 @@ static val fold_many(graph *g, val x, const fold_axis *f) {
         perm[j++] = i;
     }
     x = dilate(g, graph_permute(g, x, perm), at + 1, f->stride);
-    ext row = plus(g, f->h, f->dilation);
+    ext row = ext_add(g->params, f->h, f->dilation);
     x = fit_axis(g, x, at + 1, row);
-    x = regroup(g, x, at, 2, (ext[]){ times(g, row, f->k) }, 1);
-    x = slice_axis(g, x, at, 0, times(g, f->h, f->k));
+    x = regroup(g, x, at, 2, (ext[]){ ext_mul(g->params, row, f->k) }, 1);
+    x = slice_axis(g, x, at, 0, ext_mul(g->params, f->h, f->k));
     x = regroup(g, x, at, 1, (ext[]){ f->k, f->h }, 2);
     return regroup(g, graph_reduce(g, OP_sum, x, UINT64_C(1) << at), at, 2, &f->h, 1);
 }

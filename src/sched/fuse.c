@@ -424,7 +424,7 @@ static void list_parts(sched *s, val concat, val_list *out) {
         val x = n->in[o->next++];
         memcpy(inner.at, o->at, sizeof inner.at);
         ext *at = &o->at[n->attr[0]], size = graph_get(s->g, x)->dims[n->attr[0]];
-        *at = s->g->params ? ext_add(s->g->params, *at, size) : *at + size;
+        *at = ext_add(s->g->params, *at, size);
         if (graph_get(s->g, x)->op == OP_concat) {
             s->place[x] = PLACE_JOINED;
             inner.v = x;

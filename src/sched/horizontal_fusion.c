@@ -70,7 +70,7 @@ static bool has_blocks_alone(const kernel *k) {
 /* All that it does stands in nests that are bound to thread blocks or threads; values before them are any thread's. Or one
  * thread block does it. */
 static kind kind_of(const kernel *k, const target *t) {
-    int64_t least = k->params ? ext_lo(k->params, k->grid_blocks) : k->grid_blocks;
+    int64_t least = ext_lo(k->params, k->grid_blocks);
     kind x = { .joins = k->block_threads > 0 && k->cluster == 0 && k->turns == 0 && least > 0 &&
                         least <= t->resident_threads / k->block_threads,
                .maps = true };
@@ -295,7 +295,7 @@ static void add_kernel(joint *w, const pkernel *pk, ext grid_blocks, bool lone) 
         kernel_push(w->o, in);
     }
     if (lone) kernel_push(w->o, (kins){ .op = K_END });
-    w->o->grid_blocks = w->o->params ? ext_add(w->o->params, w->o->grid_blocks, grid_blocks) : w->o->grid_blocks + grid_blocks;
+    w->o->grid_blocks = ext_add(w->o->params, w->o->grid_blocks, grid_blocks);
     w->o->flops += k->flops, w->o->bytes_read += k->bytes_read, w->o->bytes_written += k->bytes_written;
 }
 

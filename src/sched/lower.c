@@ -111,7 +111,7 @@ static ext local_elems(const lower *w, val v) {
     for (int i = n->rank - 1; i >= 0; i--) {
         if (lower_axis_is_row(w, v, i) || n->dims[i] == 1) continue;
         e = graph_dim_most(w->g, e);
-        e = w->g->params ? ext_mul(w->g->params, e, n->dims[i]) : e * n->dims[i];
+        e = ext_mul(w->g->params, e, n->dims[i]);
     }
     return e;
 }

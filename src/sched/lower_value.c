@@ -291,8 +291,7 @@ static reg begin_move(lower *w, task *t) {
 
 ext lower_stride(const lower *w, const node *x, int axis) {
     ext stride = 1;
-    for (int i = axis + 1; i < x->rank; i++)
-        stride = w->g->params ? ext_mul(w->g->params, stride, x->dims[i]) : stride * x->dims[i];
+    for (int i = axis + 1; i < x->rank; i++) stride = ext_mul(w->g->params, stride, x->dims[i]);
     return stride;
 }
 

@@ -59,7 +59,7 @@ static bool is_apart(const kernel *k, int shared, const kins *in, ext elems, boo
     if ((!ext_is_lit(stride) && !of_run) || !ext_is_lit(lo)) return false;
     for (int i = shared - 1; i >= 0; i--) {
         if (affine_coef(in->idx, k->ins.at[1 + i].var) != want) return false;
-        want = k->params ? ext_mul(k->params, want, row_extent(k, i)) : want * row_extent(k, i);
+        want = ext_mul(k->params, want, row_extent(k, i));
     }
     if (!ext_is_lit(stride)) return is_below(k, shared, in, stride);
     for (int i = 0; i < in->idx.n; i++) {

@@ -42,8 +42,6 @@ static bool is_next(const fused *f, int32_t buf) {
     return false;
 }
 
-static ext times(const fused *f, ext x, ext y) { return f->s->g->params ? ext_mul(f->s->g->params, x, y) : x * y; }
-
 /* Loops directly in one another around instructions without any, and the elements of a row. */
 static bool find_loops(fused *f) {
     const kernel *k = f->old->k;
@@ -52,7 +50,7 @@ static bool find_loops(fused *f) {
     while (1 + f->n_loops < k->ins.n && k->ins.at[1 + f->n_loops].op == K_LOOP) {
         const kvar_info *v = &k->vars.at[k->ins.at[1 + f->n_loops++].var];
         if (!v->row || !size_mul(most, graph_dim_most(f->s->g, v->extent), &most)) return false;
-        elems = times(f, elems, v->extent);
+        elems = ext_mul(f->s->g->params, elems, v->extent);
     }
     for (int i = 1 + f->n_loops; i < k->ins.n - f->n_loops; i++) {
         uint8_t op = k->ins.at[i].op;
@@ -139,10 +137,10 @@ static void place(fused *f, kins *in) {
     int32_t buf = plan_buf_of(f, in);
     const pring *ring = ring_of(f, buf);
     if (ring) {
-        ext elems = plan_elems(f->s->p, buf), back = times(f, elems, -1);
+        ext elems = plan_elems(f->s->p, buf), back = ext_mul(f->s->g->params, elems, -1);
         in->idx = view_plus(f->k, in->idx, affine_var(f->s->a, f->t), f->repeat->backward ? back : elems);
         if (f->repeat->backward) {
-            in->idx = view_plus(f->k, in->idx, affine_const(times(f, elems, f->repeat->times)), 1);
+            in->idx = view_plus(f->k, in->idx, affine_const(ext_mul(f->s->g->params, elems, f->repeat->times)), 1);
             in->idx = view_plus(f->k, in->idx, affine_const(back), 1);
         }
         buf = f->s->p->bufs.at[buf].window_of;

@@ -10,20 +10,10 @@ val sched_behind_moves(const sched *s, val v) {
     return v;
 }
 
-static affine add(const kernel *k, affine x, affine y) {
-    return k->params ? affine_add_params(k->params, x, y) : affine_add(k->a, x, y);
-}
+static affine add(const kernel *k, affine x, affine y) { return affine_add_params(k->a, k->params, x, y); }
 affine view_moved(const kernel *k, affine x, ext by) { return add(k, x, affine_const(by)); }
-static affine scale(const kernel *k, affine x, ext by) {
-    return k->params ? affine_scale_params(k->params, x, by) : affine_scale(k->a, x, by);
-}
+static affine scale(const kernel *k, affine x, ext by) { return affine_scale_params(k->a, k->params, x, by); }
 affine view_plus(const kernel *k, affine x, affine y, ext times) { return add(k, x, scale(k, y, times)); }
-static ext times(const kernel *k, ext x, ext y) { return k->params ? ext_mul(k->params, x, y) : x * y; }
-static bool divides(const kernel *k, ext x, ext y, ext *out) {
-    if (k->params) return ext_divides(k->params, x, y, out);
-    if (y == 0 || x % y) return false;
-    return *out = x / y, true;
-}
 
 affine view_flat(const kernel *k, const graph *g, val v, const affine *idx) {
     const node *n = graph_get(g, v);
@@ -31,31 +21,15 @@ affine view_flat(const kernel *k, const graph *g, val v, const affine *idx) {
     ext stride = 1;
     for (int i = n->rank - 1; i >= 0; i--) {
         flat = add(k, scale(k, idx[i], stride), flat);
-        if (i) stride = times(k, stride, n->dims[i]);
+        if (i) stride = ext_mul(k->params, stride, n->dims[i]);
     }
     return flat;
-}
-
-/* Range of an affine expression over the loop extents. */
-static void affine_range(const kernel *k, affine x, int64_t *lo, int64_t *hi) {
-    *lo = *hi = x.base;
-    for (int i = 0; i < x.n; i++) {
-        int64_t last = x.t[i].coef * (k->vars.at[x.t[i].var].extent - 1);
-        if (last < 0)
-            *lo += last;
-        else
-            *hi += last;
-    }
 }
 
 /* Whether 0 <= x < n for all iterations, for all values of the dims. */
 static bool is_within(const kernel *k, affine x, ext n) {
     exts *t = k->params;
     ext lo = x.base, hi = x.base;
-    if (!t) {
-        affine_range(k, x, &lo, &hi);
-        return lo >= 0 && hi < n;
-    }
     for (int i = 0; i < x.n; i++) {
         ext c = x.t[i].coef, last = ext_mul(t, c, ext_add(t, k->vars.at[x.t[i].var].extent, -1));
         if (ext_lo(t, c) >= 0)
@@ -75,7 +49,7 @@ static bool affine_divide(const kernel *k, affine x, ext s, affine *q, affine *r
     for (int i = 0; i < x.n; i++) {
         kterm t = x.t[i];
         ext c;
-        if (divides(k, t.coef, s, &c))
+        if (ext_divides(k->params, t.coef, s, &c))
             tq[nq++] = (kterm){ t.var, c };
         else
             tr[nr++] = t;
@@ -92,7 +66,7 @@ static bool affine_divide(const kernel *k, affine x, ext s, affine *q, affine *r
     for (int i = 0; i < nr; i++) { /* a loop that crosses the border at a whole number of steps can be split there */
         ext c = tr[i].coef, extent = k->vars.at[tr[i].var].extent, inner, outer;
         if (ext_is_lit(c) && c <= 0) continue;
-        if (divides(k, s, c, &inner) && divides(k, extent, inner, &outer) && outer != 1 && inner != 1)
+        if (ext_divides(k->params, s, c, &inner) && ext_divides(k->params, extent, inner, &outer) && outer != 1 && inner != 1)
             *fail = (view_fail){ tr[i].var, inner };
     }
     return false;
@@ -109,11 +83,11 @@ static bool view_reshape(const kernel *k, const graph *g, const node *to, const 
         ext pi = i < to->rank ? to->dims[i++] : 1, pj = j < from->rank ? from->dims[j++] : 1;
         while (pi != pj) {
             if (is_smaller(g, pi, pj) && i < to->rank)
-                pi = times(k, pi, to->dims[i++]);
+                pi = ext_mul(k->params, pi, to->dims[i++]);
             else if (j < from->rank)
-                pj = times(k, pj, from->dims[j++]);
+                pj = ext_mul(k->params, pj, from->dims[j++]);
             else if (i < to->rank)
-                pi = times(k, pi, to->dims[i++]);
+                pi = ext_mul(k->params, pi, to->dims[i++]);
             else
                 break;
         }
@@ -125,7 +99,7 @@ static bool view_reshape(const kernel *k, const graph *g, const node *to, const 
         ext stride = 1;
         for (int x = i - 1; x >= i0; x--) {
             flat = add(k, scale(k, idx[x], stride), flat);
-            stride = times(k, stride, to->dims[x]);
+            stride = ext_mul(k->params, stride, to->dims[x]);
         }
         if (stride != 0 && !is_within(k, flat, stride)) { /* guarded by a mask further out: no meaning outside */
             *fail = (view_fail){ -1, 0 };
@@ -136,7 +110,7 @@ static bool view_reshape(const kernel *k, const graph *g, const node *to, const 
                 out[x] = affine_const(0);
                 continue;
             }
-            if (from->dims[x] != 0 && !divides(k, stride, from->dims[x], &stride)) {
+            if (from->dims[x] != 0 && !ext_divides(k->params, stride, from->dims[x], &stride)) {
                 *fail = (view_fail){ -1, 0 };
                 return false;
             }
@@ -151,7 +125,7 @@ static bool view_reshape(const kernel *k, const graph *g, const node *to, const 
 
 static void view_pad(const kernel *k, const node *n, const node *from, const affine *idx, affine *out, kmask_list *masks) {
     for (int i = 0; i < n->rank; i++) {
-        out[i] = add(k, idx[i], affine_const(k->params ? ext_mul(k->params, n->attr[i], -1) : -n->attr[i]));
+        out[i] = add(k, idx[i], affine_const(ext_mul(k->params, n->attr[i], -1)));
         if (!is_within(k, out[i], from->dims[i])) VEC_PUSH(k->a, masks, (kmask){ out[i], 0, from->dims[i] });
     }
 }
@@ -175,9 +149,8 @@ bool view_operand(const kernel *k, const graph *g, val v, const affine *idx, aff
         return true;
     case OP_flip:
         for (int i = 0; i < n->rank; i++)
-            out[i] = (n->attr[0] >> i & 1) ? add(k, scale(k, idx[i], -1),
-                                                 affine_const(k->params ? ext_add(k->params, n->dims[i], -1) : n->dims[i] - 1))
-                                           : idx[i];
+            out[i] =
+                (n->attr[0] >> i & 1) ? add(k, scale(k, idx[i], -1), affine_const(ext_add(k->params, n->dims[i], -1))) : idx[i];
         return true;
     case OP_pad:
         view_pad(k, n, from, idx, out, masks);

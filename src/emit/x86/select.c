@@ -674,7 +674,7 @@ static void place_locals(selector *s) {
         s->local[b] = -1;
         if (kb->kind != KB_LOCAL) continue;
         s->local[b] = s->f->frame;
-        int64_t elems = s->k->params ? ext_hi(s->k->params, kb->elems) : kb->elems;
+        int64_t elems = ext_hi(s->k->params, kb->elems);
         s->f->frame += (elems * (int64_t)dtype_size((tn_dtype)kb->dtype) + 63) & ~(int64_t)63;
     }
 }
