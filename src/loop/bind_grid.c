@@ -57,18 +57,16 @@ static kernel *bind_vectors(const kernel *k, int n_outer, int lanes, int block_t
         in.par = PAR_GRID_THREADS;
         kernel_push(o, in);
     }
-    kvar vector = kernel_var(o, "v", along, false, false);
+    kvar vector = build_loop(o, "v", along, PAR_GRID_THREADS);
     o->vars.at[v].role.lanes = 1;
-    kernel_push(o, (kins){ .op = K_LOOP, .var = vector, .hi = along, .step = 1, .par = PAR_GRID_THREADS });
     build_copier c = build_copier_make(k, o);
     build_places p = { .along = v, .lanes = lanes, .varies = gpu_varying(k, NULL, v) };
     build_put(&p, v, build_times(k->a, vector, lanes));
     copy_elements(&c, k, from, to, &p);
     build_ends(o, n_outer);
     if (left) {
-        kvar rest = kernel_var(o, "rest", left, false, false);
+        kvar rest = build_loop(o, "rest", left, PAR_GRID_THREADS);
         build_places scalar = { .along = v, .lanes = 1, .varies = p.varies };
-        kernel_push(o, (kins){ .op = K_LOOP, .var = rest, .hi = left, .step = 1, .par = PAR_GRID_THREADS });
         build_put(&scalar, v, affine_offset(affine_var(k->a, rest), along * lanes));
         copy_elements(&c, k, from, to, &scalar);
         build_ends(o, 1);

@@ -101,8 +101,6 @@ static bool takes_numbers(const row_tiles *w, const rt_nest *n, const bool *need
     return false;
 }
 
-static int64_t up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-
 static bool read_product(row_tiles *w, rt_nest *n) {
     const kins *upd = rt_ins(w, n->upd);
     kvar step = rt_ins(w, n->inner)->var;
@@ -125,7 +123,7 @@ static bool read_product(row_tiles *w, rt_nest *n) {
             (i == n->acc || in->op == K_LOOP || (in->op == K_LOAD && i < n->inner && rt_local(w, in))))
             return step_refuse(w->why, "an operand of a contraction depends on its sum");
     }
-    n->side[0].pitch = up(steps, RT_WIDE) + RT_WIDE;
+    n->side[0].pitch = gpu_round_up(steps, RT_WIDE) + RT_WIDE;
     if (rt_local(w, a)) {
         rt_buf *b = &w->bufs[a->buf];
         if (b->shared && b->pitch != n->side[0].pitch)
@@ -245,10 +243,8 @@ static void find_varying(row_tiles *w) {
     for (int i = 0; i < w->nests.n; i++) {
         rt_nest *n = &w->nests.at[i];
         bool *varies = ARENA_ARRAY(w->k->a, bool, w->k->ins.n);
-        for (int j = n->loop + 1; j < n->end; j++) {
-            const kins *in = rt_ins(w, j);
-            varies[j] = j == n->acc || gpu_uses(in, n->v) || varies[in->a] || varies[in->b] || varies[in->c] || varies[in->dyn];
-        }
+        varies[n->acc] = n->acc > 0;
+        gpu_mark_varying(w->k, n->loop + 1, n->end, n->v, varies);
         n->varies = varies;
     }
 }

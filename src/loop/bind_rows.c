@@ -165,7 +165,7 @@ static void place_part(const row_writer *w, kins *in) {
 
 static reg copy(row_writer *w, int i, kpar par) {
     kins in = w->k->ins.at[i];
-    in.a = w->to[in.a], in.b = w->to[in.b], in.c = w->to[in.c], in.dyn = w->to[in.dyn];
+    build_operands(&in, w->to);
     if (in.op == K_LOOP) in.par = (uint8_t)par;
     gpu_row_place(w, &in);
     if (w->cluster > 1 && w->split >= 0) place_part(w, &in);
@@ -178,7 +178,7 @@ static void copy_all(row_writer *w, int from, int to) {
 
 static void open_one(row_writer *w) {
     if (w->one < 0) w->one = kernel_var(w->o, "one", 1, false, false);
-    kernel_push(w->o, (kins){ .op = K_LOOP, .var = w->one, .hi = 1, .step = 1, .par = PAR_BLOCK_THREADS });
+    build_open(w->o, w->one, 0, 1, PAR_BLOCK_THREADS);
 }
 
 /* The thread is of the first thread block of a cluster. */
@@ -186,7 +186,7 @@ static void by_one_thread(row_writer *w, int i) {
     gpu_row_touch(w, i, i + 1);
     open_one(w);
     reg r = copy(w, i, PAR_SERIAL); /* which may move the list */
-    if (w->cluster > 1) build_mask(w->o->a, &w->o->ins.at[r], affine_var(w->o->a, w->member), 0, 1);
+    if (w->cluster > 1) build_mask(w->o->a, &w->o->ins.at[r], affine_var(w->o->a, w->member), 0, 1, 0);
     build_ends(w->o, 1);
 }
 
@@ -200,7 +200,7 @@ static reg combine_groups(row_writer *w, reg r, uint8_t op) {
     reg store = build_store(o, part, affine_var(o->a, w->member), r);
     o->ins.at[store].mode = STORE_ASYNC;
     build_ends(o, 1);
-    kernel_push(o, (kins){ .op = K_BARRIER, .mode = BARRIER_MBARRIER, .buf = (uint16_t)part });
+    build_mbarrier(o, part);
     for (int g = 0; g < w->cluster; g++) parts[g] = build_load(o, part, affine_const(g), 1);
     return build_halves(o, parts, w->cluster, op, TN_F32, o->ins.at[r].node);
 }

@@ -67,12 +67,9 @@ static int find_close(const kernel *k, int i) {
             n++;
         } else if (in->a == (reg)i) {
             bool ends = in->op == K_UPD && in->alu == OP_dot && n && in->b != (reg)i && in->b;
-            for (int later = u + 1; later < k->ins.n && ends; later++) {
-                const kins *x = &k->ins.at[later];
-                ends = x->a != (reg)i && x->b != (reg)i && x->c != (reg)i && x->dyn != (reg)i;
-            }
+            for (int later = u + 1; later < k->ins.n && ends; later++) ends = !build_takes(&k->ins.at[later], (reg)i);
             return ends ? u : 0;
-        } else if (in->b == (reg)i || in->c == (reg)i || in->dyn == (reg)i) {
+        } else if (build_takes(in, (reg)i)) {
             return 0;
         }
     }
@@ -92,7 +89,7 @@ static reg scaled_vector(bit_sums *w, const bit_term *t) {
         if (w->vectors[i].vector == t->vector && w->vectors[i].shift == t->bits.shift) return w->vectors[i].is;
     reg all = build_acc(o, OP_add, TN_F32, 0, lanes), is;
     for (int l = 0; l < lanes; l++)
-        build_put_lane(o, all, l, build_number(o, TN_F32, ldexp(1, UP - (int)byte_bits_at(&t->bits, l))), 0);
+        build_put_lanes(o, all, l, build_number(o, TN_F32, ldexp(1, UP - (int)byte_bits_at(&t->bits, l))));
     is = build_op(o, OP_mul, w->c.to[t->vector], all);
     if (w->n_vectors < MOST_VECTORS) w->vectors[w->n_vectors++] = (scaled){ t->vector, is, t->bits.shift };
     return is;
@@ -104,14 +101,8 @@ static reg bare_bits(bit_sums *w, const bit_term *t) {
     if (w->bare[t->value]) return w->bare[t->value];
     reg all = build_acc(o, OP_add, TN_F32, 0, lanes);
     val of = w->k->ins.at[t->value].node;
-    for (int l = 0; l < lanes; l++) build_put_lane(o, all, l, byte_bits_lane(&w->c, &t->bits, l, 0, of), of);
+    for (int l = 0; l < lanes; l++) build_put_lanes(o, all, l, byte_bits_lane(&w->c, &t->bits, l, 0, of));
     return w->bare[t->value] = all;
-}
-
-/* n lanes of a vector. */
-static reg part_of(kernel *o, reg a, int first, int n) {
-    kins part = { .op = K_LANES, .dtype = TN_F32, .lanes = (uint8_t)n, .first_lane = first, .a = a };
-    return o->ins.at[a].lanes == n ? a : kernel_push(o, part);
 }
 
 static bool same_terms(const bit_sums *w, const bit_term *t, int n) {
@@ -129,7 +120,7 @@ static reg first_of(bit_sums *w, const bit_term *t, int n, int lanes) {
     for (int j = 0; j < n; j++) {
         reg less = build_number(o, TN_F32, ldexp(-t[j].bits.less, -DOWN));
         w->terms[j] = t[j];
-        build_update(o, OP_dot, part_of(o, w->c.to[t[j].vector], t[j].first, lanes), less, w->first);
+        build_update(o, OP_dot, build_lanes(o, w->c.to[t[j].vector], t[j].first, lanes), less, w->first);
     }
     return w->first;
 }
@@ -147,8 +138,8 @@ static void write_sum(bit_sums *w, int i) {
     reg sum = build_acc(o, OP_add, TN_F32, -0.0, lanes); /* to which anything may be added without an instruction */
     build_update(o, OP_add, first, 0, sum);
     for (int j = 0; j < n; j++) {
-        reg vector = part_of(o, scaled_vector(w, &t[j]), t[j].first, lanes);
-        build_update(o, OP_dot, vector, part_of(o, bare_bits(w, &t[j]), t[j].first, lanes), sum);
+        reg vector = build_lanes(o, scaled_vector(w, &t[j]), t[j].first, lanes);
+        build_update(o, OP_dot, vector, build_lanes(o, bare_bits(w, &t[j]), t[j].first, lanes), sum);
     }
     reg factor = build_op(o, OP_mul, w->c.to[close->b], build_number(o, TN_F32, ldexp(1, DOWN)));
     if (w->narrow[close->c]) sum = build_lane_reduce(o, OP_add, sum);

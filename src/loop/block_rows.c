@@ -35,12 +35,12 @@ static void put_piece(pieces *w, ext lo, ext hi, int64_t rows, int64_t apart) {
     kvar row = to[w->v];
     o->vars.at[row].extent = rows;
     affine value = build_plus(k->a, affine_var(k->a, row), affine_var(k->a, w->of), apart);
-    kernel_push(o, (kins){ .op = K_LOOP, .var = w->of, .lo = lo, .hi = hi, .step = 1 });
-    kernel_push(o, (kins){ .op = K_LOOP, .var = row, .hi = rows, .step = 1 });
+    build_open(o, w->of, lo, hi, PAR_SERIAL);
+    build_open(o, row, 0, rows, PAR_SERIAL);
     for (int i = 1; i < k->ins.n; i++) {
         kins in = k->ins.at[i];
         if (i == w->loop || i == kernel_loop_end(k, w->loop)) continue;
-        in.a = at[in.a], in.b = at[in.b], in.c = at[in.c], in.dyn = at[in.dyn];
+        build_operands(&in, at);
         if (in.op == K_LOOP) in.var = to[in.var];
         build_rename(k->a, &in, to);
         if (kernel_touches(&in) && kbuf_is_local(&k->bufs.at[in.buf]))

@@ -1,9 +1,14 @@
 /* build.c - see build.h. */
 #include "loop/build.h"
+#include "loop/loop.h"
+
+void build_open(kernel *o, kvar v, ext lo, ext hi, kpar par) {
+    kernel_push(o, (kins){ .op = K_LOOP, .var = v, .lo = lo, .hi = hi, .step = 1, .par = (uint8_t)par });
+}
 
 kvar build_loop(kernel *o, const char *name, int64_t n, kpar par) {
     kvar v = kernel_var(o, name, n, false, false);
-    kernel_push(o, (kins){ .op = K_LOOP, .var = v, .hi = n, .step = 1, .par = (uint8_t)par });
+    build_open(o, v, 0, n, par);
     return v;
 }
 
@@ -18,6 +23,15 @@ void build_ends(kernel *o, int n) {
 }
 
 void build_barrier(kernel *o) { kernel_push(o, (kins){ .op = K_BARRIER }); }
+
+void build_mbarrier(kernel *o, int buf) {
+    kernel_push(o, (kins){ .op = K_BARRIER, .mode = BARRIER_MBARRIER, .buf = (uint16_t)buf });
+}
+
+void build_around(kernel *k, kvar v, int64_t n) {
+    loop_insert(k, 1, &(kins){ .op = K_LOOP, .var = v, .hi = n, .step = 1, .lanes = 1 }, 1);
+    build_ends(k, 1);
+}
 
 reg build_halves(kernel *o, reg *v, int n, uint8_t op, uint8_t dtype, val of) {
     for (n /= 2; n > 0; n /= 2)
@@ -66,6 +80,16 @@ reg build_lane(kernel *o, reg a, int lane) {
     return kernel_push(o, (kins){ .op = K_LANES, .dtype = type_of(o, a), .a = a, .first_lane = lane });
 }
 
+reg build_lanes(kernel *o, reg a, int first, int n) {
+    if (o->ins.at[a].lanes == 1 || o->ins.at[a].lanes == n) return a;
+    return kernel_push(o, (kins){ .op = K_LANES, .dtype = type_of(o, a), .lanes = (uint8_t)n, .first_lane = first, .a = a });
+}
+
+void build_put_lanes(kernel *o, reg all, int first, reg a) {
+    kernel_push(
+        o, (kins){ .op = K_PUT, .dtype = type_of(o, all), .lanes = o->ins.at[a].lanes, .c = all, .first_lane = first, .a = a });
+}
+
 reg build_lane_reduce(kernel *o, op_code op, reg a) {
     const kins *in = &o->ins.at[a];
     kins all = { .op = K_LANE_REDUCE, .alu = (uint8_t)op, .dtype = type_of(o, a), .a = a, .combined = in->lanes };
@@ -83,7 +107,11 @@ static kins access(const kernel *o, kop op, int buf, affine at, int lanes) {
                    .lane_stride = lanes > 1 };
 }
 
-reg build_load(kernel *o, int buf, affine at, int lanes) { return kernel_push(o, access(o, K_LOAD, buf, at, lanes)); }
+reg build_load(kernel *o, int buf, affine at, int lanes) {
+    kins load = access(o, K_LOAD, buf, at, lanes);
+    load.dtype = (uint8_t)dtype_reg((tn_dtype)load.src);
+    return kernel_push(o, load);
+}
 
 reg build_store(kernel *o, int buf, affine at, reg a) {
     kins store = access(o, K_STORE, buf, at, o->ins.at[a].lanes);
@@ -150,12 +178,12 @@ void build_rename(arena *a, kins *in, const kvar *to) {
     for (int m = 0; m < in->n_mask; m++) in->mask[m].e = renamed(a, in->mask[m].e, to);
 }
 
-void build_mask(arena *a, kins *in, affine e, int64_t lo, int64_t hi) {
+void build_mask(arena *a, kins *in, affine e, int64_t lo, int64_t hi, int64_t lane_stride) {
     int n = in->n_mask;
     kmask *mask = ARENA_ARRAY(a, kmask, n + 1);
     int64_t *lane = ARENA_ARRAY(a, int64_t, n + 1);
     for (int m = 0; m < n; m++) mask[m] = in->mask[m], lane[m] = in->mask_lane ? in->mask_lane[m] : 0;
-    mask[n] = (kmask){ e, lo, hi };
+    mask[n] = (kmask){ e, lo, hi }, lane[n] = lane_stride;
     in->mask = mask, in->mask_lane = lane, in->n_mask = n + 1;
 }
 
@@ -178,13 +206,8 @@ static affine moved(const kernel *k, const build_places *p, affine x) {
 }
 
 void build_bounds(arena *a, kins *in, const build_places *p) {
-    int n = in->n_mask;
-    if (!p->n_mask) return;
-    kmask *mask = ARENA_ARRAY(a, kmask, n + p->n_mask);
-    int64_t *lane = ARENA_ARRAY(a, int64_t, n + p->n_mask);
-    for (int m = 0; m < n; m++) mask[m] = in->mask[m], lane[m] = in->mask_lane ? in->mask_lane[m] : 0;
-    for (int m = 0; m < p->n_mask; m++) mask[n + m] = p->mask[m], lane[n + m] = in->lanes > 1 ? p->mask_lane[m] : 0;
-    in->mask = mask, in->mask_lane = lane, in->n_mask = n + p->n_mask;
+    for (int m = 0; m < p->n_mask; m++)
+        build_mask(a, in, p->mask[m].e, p->mask[m].lo, p->mask[m].hi, in->lanes > 1 ? p->mask_lane[m] : 0);
 }
 
 static void move_masks(const kernel *k, const build_places *p, kins *in, bool lanes) {
@@ -202,7 +225,7 @@ kins build_at(const build_copier *c, int i, const build_places *p) {
     kins in = c->k->ins.at[i];
     bool lanes = p->lanes > 1 && p->varies[i];
     if (lanes) in.lanes = (uint8_t)p->lanes, in.lane_stride = affine_coef(in.idx, p->along);
-    in.a = c->to[in.a], in.b = c->to[in.b], in.c = c->to[in.c], in.dyn = c->to[in.dyn];
+    build_operands(&in, c->to);
     in.idx = moved(c->o, p, in.idx);
     if (in.n_mask == 0 && in.op == K_LOAD) in.imm = 0, in.imm_int = 0;
     move_masks(c->o, p, &in, lanes);

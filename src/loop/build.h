@@ -5,11 +5,15 @@
 
 #include "ir/kernel.h"
 
-/* A loop over a variable of its own, 0 .. n; the ends of n loops; a barrier of the thread block. */
+/* A loop over variable v, lo .. hi; over a variable of its own, 0 .. n; the ends of n loops; a barrier of the thread block. */
+void build_open(kernel *o, kvar v, ext lo, ext hi, kpar par);
 kvar build_loop(kernel *o, const char *name, int64_t n, kpar par);
 kvar build_if(kernel *o, const char *name, int64_t n, reg condition); /* a loop that is left out where it is 0 */
 void build_ends(kernel *o, int n);
 void build_barrier(kernel *o);
+void build_mbarrier(kernel *o, int buf); /* waits until asynchronous stores have filled the buffer */
+/* All of kernel k in a loop over v, 0 .. n. */
+void build_around(kernel *k, kvar v, int64_t n);
 /* The n values, whose number is a power of two, combined by op: halves first. Changes v. */
 reg build_halves(kernel *o, reg *v, int n, uint8_t op, uint8_t dtype, val of);
 
@@ -22,8 +26,11 @@ reg build_count(kernel *o, uint8_t dtype, ext n); /* a number, which a run may g
 reg build_op(kernel *o, op_code op, reg a, reg b);
 reg build_select(kernel *o, reg condition, reg a, reg b);
 reg build_lane(kernel *o, reg a, int lane);
-reg build_lane_reduce(kernel *o, op_code op, reg a); /* a itself where it has one lane */
-/* Elements of a buffer side by side, of a type that registers have, too. */
+/* n lanes of a vector, from `first` on; the vector itself where it has n, and a number that is the same in all lanes. */
+reg build_lanes(kernel *o, reg a, int first, int n);
+void build_put_lanes(kernel *o, reg all, int first, reg a); /* lanes of `all`, from `first` on, become those of a */
+reg build_lane_reduce(kernel *o, op_code op, reg a);        /* a itself where it has one lane */
+/* Elements of a buffer side by side. */
 reg build_load(kernel *o, int buf, affine at, int lanes);
 reg build_store(kernel *o, int buf, affine at, reg a);
 /* An accumulator that begins with `first`; c = c op a; OP_dot: c += a * b; OP_NIL: c = a. */
@@ -46,13 +53,21 @@ int build_buffer(kernel *o, uint8_t dtype, kbuf_kind kind, int64_t elems);
 static inline affine build_times(arena *a, kvar v, int64_t n) { return affine_scale(a, affine_var(a, v), n); }
 static inline affine build_plus(arena *a, affine x, affine y, int64_t n) { return affine_add(a, x, affine_scale(a, y, n)); }
 
+/* The instruction with other operands (to[r] for r); whether one of them is r; whether of[] holds for one of them. */
+static inline void build_operands(kins *in, const reg *to) {
+    in->a = to[in->a], in->b = to[in->b], in->c = to[in->c], in->dyn = to[in->dyn];
+}
+static inline bool build_takes(const kins *in, reg r) { return in->a == r || in->b == r || in->c == r || in->dyn == r; }
+static inline bool build_takes_any(const kins *in, const bool *of) {
+    return of[in->a] || of[in->b] || of[in->c] || of[in->dyn];
+}
 /* The instruction where v has that value, in its index and its masks; with other variables (to[v] for v). */
 void build_set_var(arena *a, kins *in, kvar v, affine value);
 void build_rename(arena *a, kins *in, const kvar *to);
 /* x where v has that value, in a kernel whose sizes may be a run's. */
 affine build_set(const kernel *k, affine x, kvar v, affine value);
-/* One mask more, behind the others. */
-void build_mask(arena *a, kins *in, affine e, int64_t lo, int64_t hi);
+/* One mask more, behind the others, whose index moves by `lane` from lane to lane. */
+void build_mask(arena *a, kins *in, affine e, int64_t lo, int64_t hi, int64_t lane);
 
 /* ---- instructions of a kernel once more, in another one ---- */
 

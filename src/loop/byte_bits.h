@@ -16,9 +16,6 @@ bool byte_bits_find(const kernel *k, const kins *in, byte_bits *out);
 static inline int64_t byte_bits_at(const byte_bits *w, int l) { return w->shift + l % 2 * 8; }
 /* Those of lane l there, as the bits of a float behind this exponent. */
 reg byte_bits_lane(build_copier *c, const byte_bits *w, int l, int64_t exponent, val of);
-static inline void build_put_lane(kernel *o, reg all, int l, reg x, val of) {
-    kernel_push(o, (kins){ .op = K_PUT, .dtype = TN_F32, .lanes = 1, .c = all, .first_lane = l, .a = x, .node = of });
-}
 /* bit_sums.c: sums of products with such vectors, see there. */
 bool byte_bits_sum(kernel **k, str *why);
 

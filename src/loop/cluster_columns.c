@@ -77,19 +77,14 @@ static bool is_possible(cluster_parts *p) {
 
 /* What is done for one row alone, as a loop over rows. */
 static const kernel *with_row(const kernel *k) {
-    kernel *o = gpu_kernel(k, 0);
-    o->tiled = false;
+    kernel *o = kernel_clone(k, k->a);
     kvar v = kernel_var(o, "r", 1, true, false);
-    kernel_push(o, (kins){ .op = K_LOOP, .var = v, .hi = 1, .step = 1 });
-    for (int i = 1; i < k->ins.n; i++) {
-        kins in = k->ins.at[i];
-        reg *operand[] = { &in.a, &in.b, &in.c, &in.dyn };
-        for (size_t r = 0; r < COUNT_OF(operand); r++) *operand[r] += *operand[r] > 0;
-        if (in.op == K_STORE && !kbuf_is_local(&k->bufs.at[in.buf])) /* of a row that there is not: nowhere */
-            in.idx = build_plus(k->a, in.idx, affine_var(k->a, v), k->bufs.at[in.buf].elems);
-        kernel_push(o, in);
+    for (int i = 1; i < o->ins.n; i++) {
+        kins *in = &o->ins.at[i];
+        if (in->op == K_STORE && !kbuf_is_local(&k->bufs.at[in->buf])) /* of a row that there is not: nowhere */
+            in->idx = build_plus(k->a, in->idx, affine_var(k->a, v), k->bufs.at[in->buf].elems);
     }
-    build_ends(o, 1);
+    build_around(o, v, 1);
     return o;
 }
 
@@ -204,12 +199,9 @@ static int filled_by(const writer *p, const row_contraction *c) {
 static spot spot_of(writer *p, const row_contraction *c, kvar loop, affine iteration) {
     bool *varies = ARENA_ARRAY(p->k->a, bool, p->k->ins.n);
     build_copier *copier = ARENA_NEW(p->k->a, build_copier);
-    kvar j = p->k->ins.at[c->loop].var;
     *copier = build_copier_make(p->k, p->o);
-    for (int i = c->loop + 1; i < c->end; i++) {
-        const kins *in = &p->k->ins.at[i];
-        varies[i] = i == c->acc || gpu_uses(in, j) || varies[in->a] || varies[in->b] || varies[in->c];
-    }
+    varies[c->acc] = true;
+    gpu_mark_varying(p->k, c->loop + 1, c->end, p->k->ins.at[c->loop].var, varies);
     return (spot){ .c = c,
                    .copy = affine_const(0),
                    .loop = loop,
@@ -288,7 +280,7 @@ static reg add_parts(writer *p, const spot *s) {
     reg r[32];
     for (int i = 0; i < p->s.split_k; i++) {
         r[i] = build_load(p->o, p->partial, partial(p, s->c, affine_const(i), s->copy), p->s.lanes);
-        if (s->may_end) build_mask(p->o->a, &p->o->ins.at[r[i]], s->copy, 0, cluster_rows_of(&p->s));
+        if (s->may_end) build_mask(p->o->a, &p->o->ins.at[r[i]], s->copy, 0, cluster_rows_of(&p->s), 0);
     }
     return build_halves(p->o, r, p->s.split_k, OP_add, TN_F32, p->k->ins.at[s->c->acc].node);
 }
@@ -334,7 +326,7 @@ static void write_contraction(writer *p, const row_contraction *c, kvar loop, af
     build_barrier(p->o);
     write_results(p, &s, early);
     if (needs_barrier && s.fills >= 0)
-        kernel_push(p->o, (kins){ .op = K_BARRIER, .mode = BARRIER_MBARRIER, .buf = (uint16_t)s.fills });
+        build_mbarrier(p->o, s.fills);
     else if (needs_barrier)
         gpu_row_barrier(&p->w, BARRIER_CLUSTER);
 }
@@ -373,8 +365,8 @@ static void mask_rest(writer *p, int from, affine copy) {
         if (in->op != K_LOAD && in->op != K_STORE) continue;
         uint8_t kind = p->o->bufs.at[in->buf].kind;
         bool of_row = affine_coef(in->idx, p->g) != 0;
-        if ((kind == KB_DISTRIBUTED || of_row) && rows % p->s.cluster) build_mask(p->o->a, in, copy, 0, rows);
-        if (of_row && p->pads) build_mask(p->o->a, in, row_at(p, copy), 0, p->all_rows);
+        if ((kind == KB_DISTRIBUTED || of_row) && rows % p->s.cluster) build_mask(p->o->a, in, copy, 0, rows, 0);
+        if (of_row && p->pads) build_mask(p->o->a, in, row_at(p, copy), 0, p->all_rows, 0);
     }
 }
 

@@ -20,7 +20,7 @@ static bool *varying(const kernel *k, kvar v) {
         more = false;
         for (int i = 1; i < k->ins.n; i++) {
             const kins *in = &k->ins.at[i];
-            bool does = gpu_uses(in, v) || varies[in->a] || varies[in->b] || varies[in->c] || varies[in->dyn];
+            bool does = gpu_uses(in, v) || build_takes_any(in, varies);
             if (does && (in->op == K_UPD || in->op == K_ARGUPD) && !varies[in->c]) varies[in->c] = more = true;
             if (does && !varies[i]) varies[i] = more = true;
         }

@@ -390,7 +390,7 @@ static bool ends_with(const kernel *o, affine coordinate, ext n) {
 }
 
 static void bound(kernel *o, kins *in, affine e, int64_t lane, ext n) {
-    build_mask(o->a, in, e, 0, n);
+    build_mask(o->a, in, e, 0, n, 0);
     if (in->op == K_LOAD && in->mode == LOAD_UNMASKED) in->mode = LOAD_HOISTED; /* it is zero behind the bound */
     in->mask_lane[in->n_mask - 1] = in->lanes > 1 ? lane : 0;
 }
@@ -456,25 +456,10 @@ kernel *loop_cut(const kernel *k, const kernel *made) {
 
 /* ---- all others ---- */
 
-/* The kernel inside of a loop of one iteration. */
-static kernel *inside_one(const kernel *k) {
-    kernel *o = gpu_kernel(k, 0);
-    kvar one = kernel_var(o, "one", 1, false, false);
-    o->params = k->params;
-    kernel_push(o, (kins){ .op = K_LOOP, .var = one, .hi = 1, .step = 1 });
-    for (int i = 1; i < k->ins.n; i++) {
-        kins in = k->ins.at[i];
-        in.a += in.a ? 1 : 0, in.b += in.b ? 1 : 0, in.c += in.c ? 1 : 0, in.dyn += in.dyn ? 1 : 0;
-        kernel_push(o, in);
-    }
-    build_ends(o, 1);
-    return o;
-}
-
 kernel *loop_bind_params(const kernel *k, int block_threads, int64_t threads) {
     kernel *o = gpu_compacted(kernel_clone(k, k->a));
     int n_outer = gpu_outer_loops(o);
-    if (!n_outer) o = inside_one(o), n_outer = 1;
+    if (!n_outer) build_around(o, kernel_var(o, "one", 1, false, false), 1), n_outer = 1;
     ext n = 1;
     for (int i = 1; i <= n_outer; i++) {
         kins *in = &o->ins.at[i];

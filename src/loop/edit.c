@@ -1,4 +1,5 @@
 /* edit.c - what the steps share: removing and inserting instructions. In and out: any form. */
+#include "loop/build.h"
 #include "loop/loop.h"
 
 void loop_compact(kernel *k) {
@@ -10,7 +11,7 @@ void loop_compact(kernel *k) {
     for (int i = 1; i < k->ins.n; i++) {
         kins in = k->ins.at[i];
         if (in.op == K_NIL) continue;
-        in.a = to[in.a], in.b = to[in.b], in.c = to[in.c], in.dyn = to[in.dyn];
+        build_operands(&in, to);
         k->ins.at[n++] = in;
     }
     k->ins.n = n;

@@ -36,9 +36,13 @@ bool *gpu_varying(const kernel *k, const bool *among, kvar v) {
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         if (among && !among[i]) continue;
-        varies[i] = gpu_uses(in, v) || varies[in->a] || varies[in->b] || varies[in->c] || varies[in->dyn];
+        varies[i] = gpu_uses(in, v) || build_takes_any(in, varies);
     }
     return varies;
+}
+
+void gpu_mark_varying(const kernel *k, int from, int to, kvar v, bool *varies) {
+    for (int i = from; i < to; i++) varies[i] |= gpu_uses(&k->ins.at[i], v) || build_takes_any(&k->ins.at[i], varies);
 }
 
 bool gpu_aligned(const kernel *k, const kins *original, kvar v, int lanes) {

@@ -14,8 +14,10 @@ bool gpu_any_uses(const kernel *k, const bool *among, kvar v);
 bool gpu_lies_along(const kernel *k, const bool *among, kvar v);
 /* Whether all loads among them have no dynamic index and can be made in vectors along v (gpu_aligned). */
 bool gpu_any_vectors(const kernel *k, const bool *among, kvar v, int lanes);
-/* Instructions that differ along v, of those in `among` (NULL: of all). */
+/* Instructions that differ along v, of those in `among` (NULL: of all); the same of [from, to), besides those marked already.
+ */
 bool *gpu_varying(const kernel *k, const bool *among, kvar v);
+void gpu_mark_varying(const kernel *k, int from, int to, kvar v, bool *varies);
 /* Whether a LOAD or STORE of the scalar kernel with so many lanes along v, starting at multiples of them, goes through memory
  * in one aligned piece, or does not move along v. */
 bool gpu_aligned(const kernel *k, const kins *in, kvar v, int lanes);
@@ -48,6 +50,7 @@ typedef struct gpu_digits {
 int gpu_digits_open(kernel *o, gpu_digits *d, int bits, uint64_t cuts);
 affine gpu_digits_at(kernel *o, const gpu_digits *d, int lo, int hi);
 int gpu_log2(int64_t n); /* rounded down */
+static inline int gpu_log2_up(int64_t n) { return n > 1 ? gpu_log2(2 * n - 1) : 0; }
 
 /* Whether the loop at i may have no iterations; loops around the whole kernel may, in some runs. */
 bool gpu_may_be_empty(const kernel *k, int i);
@@ -67,6 +70,7 @@ bool gpu_take_role(const kernel *k, const loop_step *s, bool sum, kvar *v, str *
 bool gpu_has_threads(const kernel *k);
 enum { GPU_MOST_THREADS = 1024 /* of a thread block */ };
 static inline int64_t gpu_pieces(int64_t n, int64_t of) { return (n + of - 1) / of; }
+static inline int64_t gpu_round_up(int64_t n, int64_t of) { return gpu_pieces(n, of) * of; }
 static inline bool gpu_is_power(int64_t n) { return n > 0 && (n & (n - 1)) == 0; }
 
 /* thread_tile.c: writes a contraction in tiles of thread blocks, as the roles of its loops say; false, with the reason, where

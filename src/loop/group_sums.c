@@ -111,18 +111,12 @@ static bool *find_narrow(const kernel *k) {
     return narrow;
 }
 
-/* So many lanes of the vector; the same number in all of them has no parts. */
-static reg part_of(kernel *o, reg a, int first, int n) {
-    kins part = { .op = K_LANES, .dtype = TN_F32, .lanes = (uint8_t)n, .first_lane = first, .a = a };
-    return o->ins.at[a].lanes == 1 || o->ins.at[a].lanes == n ? a : kernel_push(o, part);
-}
-
 /* inner += a * b, as many of their lanes at a time as it has. */
 static void add_parts(kernel *o, reg a, reg b, reg inner) {
     int all = o->ins.at[b].lanes, n = o->ins.at[inner].lanes;
     for (int l = 0; l < all; l += n) {
-        reg x = part_of(o, a, l, n);
-        build_update(o, OP_dot, x, part_of(o, b, l, n), inner);
+        reg x = build_lanes(o, a, l, n);
+        build_update(o, OP_dot, x, build_lanes(o, b, l, n), inner);
     }
 }
 

@@ -2,6 +2,7 @@
  *
  * Only pure instructions move, and loads only from buffers the kernel never writes. Nothing moves out of a loop that may run
  * zero times. */
+#include "loop/build.h"
 #include "loop/schedule.h"
 #include "loop/loop.h"
 
@@ -67,7 +68,7 @@ static void find_targets(hoist *h) {
 
 static void copy_one(hoist *h, int i) {
     kins in = h->k->ins.at[i];
-    in.a = h->to[in.a], in.b = h->to[in.b], in.c = h->to[in.c], in.dyn = h->to[in.dyn];
+    build_operands(&in, h->to);
     h->to[i] = (reg)h->out.n;
     VEC_PUSH(h->k->a, &h->out, in);
 }

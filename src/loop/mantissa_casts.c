@@ -83,7 +83,7 @@ static reg in_place(build_copier *c, const byte_bits *w, val of) {
         } else {
             x = build_op(o, OP_sub, x, build_number(o, TN_F32, less));
         }
-        build_put_lane(o, all, l, x, of);
+        build_put_lanes(o, all, l, x);
     }
     return all;
 }

@@ -113,9 +113,7 @@ typedef struct filler { /* a kernel of its own with the nests of one buffer of p
 } filler;
 
 static affine add_term(kernel *k, affine x, kvar v, int64_t coef) { return build_plus(k->a, x, affine_var(k->a, v), coef); }
-static void open(kernel *k, kvar v, int64_t lo, int64_t hi) {
-    kernel_push(k, (kins){ .op = K_LOOP, .var = v, .lo = lo, .hi = hi, .step = 1 });
-}
+static void open(kernel *k, kvar v, int64_t lo, int64_t hi) { build_open(k, v, lo, hi, PAR_SERIAL); }
 
 /* Lanes along the columns; columns that do not lie side by side are turned square by square where a loop does. */
 static void give_roles(filler *f, kvar column, const kvar *loop) {
@@ -204,7 +202,7 @@ static void add_nests(kernel *o, kernel *out, const nest_panels *p, int first) {
     for (kvar v = p->outer.n; v < k->vars.n; v++) to[v] = kernel_var_like(o, &k->vars.at[v]);
     for (int i = 1; i < k->ins.n; i++) {
         kins in = k->ins.at[i];
-        in.a = at[in.a], in.b = at[in.b], in.c = at[in.c];
+        build_operands(&in, at);
         if (in.op == K_LOOP) in.var = to[in.var];
         build_rename(o->a, &in, to);
         if (in.op == K_LOAD || in.op == K_STORE) in.buf = (uint16_t)(in.buf ? p->local : p->buf);

@@ -380,7 +380,6 @@ static bool find_parts(row *w) {
 
 /* ---- writing ---- */
 
-static reg push(row *w, kins in) { return kernel_push(w->o, in); }
 static reg alu(row *w, op_code op, reg a, reg b) { return build_op(w->o, op, a, b); }
 static reg number(row *w, double x) { return build_number(w->o, TN_F32, x); }
 static kvar open(row *w, const char *name, int64_t n, bool reduce) {
@@ -388,11 +387,7 @@ static kvar open(row *w, const char *name, int64_t n, bool reduce) {
     w->o->vars.at[v].reduce = reduce;
     return v;
 }
-static reg load(row *w, int buf, kvar v) {
-    reg r = build_load(w->o, buf, affine_var(w->o->a, v), 1);
-    w->o->ins.at[r].dtype = (uint8_t)dtype_reg((tn_dtype)w->o->ins.at[r].src);
-    return r;
-}
+static reg load(row *w, int buf, kvar v) { return build_load(w->o, buf, affine_var(w->o->a, v), 1); }
 static void store(row *w, int buf, kvar v, reg a) { build_store(w->o, buf, affine_var(w->o->a, v), a); }
 static int local(row *w, int64_t n) { return build_buffer(w->o, TN_F32, KB_LOCAL, n); }
 static bool has_tail(const row *w) { return ext_divisor(w->k->params, w->keys) % w->tile != 0; }
@@ -579,7 +574,7 @@ static void write_products(row *w, const taker *x) {
 /* A last contraction's result. */
 static void write_result(row *w, const taker *x, const reg *factors) {
     const nest *n = x->n;
-    push(w, *ins(w, n->loop));
+    kernel_push(w->o, *ins(w, n->loop));
     for (int i = n->loop + 1; i < n->inner; i++)
         if (i != n->acc) copy_at(w, i, -1);
     reg v = load(w, x->out_buf, var_of(w, n));
@@ -617,7 +612,7 @@ static void write_after(row *w) {
 static void write_row(row *w) {
     kernel *o = w->o;
     const kernel *k = w->k;
-    for (int i = 1; i < w->from; i++) push(w, *ins(w, i));
+    for (int i = 1; i < w->from; i++) kernel_push(w->o, *ins(w, i));
     write_before(w);
     reg max = w->max ? build_acc(o, OP_NIL, TN_F32, -INFINITY, 1) : 0;
     for (int s = 0; s < w->n_sums; s++) w->to_row[w->sum[s]] = build_acc(o, OP_NIL, TN_F32, 0, 1);

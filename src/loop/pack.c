@@ -110,9 +110,7 @@ static void place_constant(packer *t, const kpanels *x) {
 
 /* ---- writing ---- */
 
-static void open_part(packer *t, kvar v, int64_t lo, int64_t hi) {
-    kernel_push(&t->out, (kins){ .op = K_LOOP, .var = v, .lo = lo, .hi = hi, .step = 1 });
-}
+static void open_part(packer *t, kvar v, int64_t lo, int64_t hi) { build_open(&t->out, v, lo, hi, PAR_SERIAL); }
 static void open_loop(packer *t, kvar v) { open_part(t, v, 0, contraction_extent(&t->c, v)); }
 static void open_tiles(packer *t) { open_part(t, t->nt, 0, t->tiles_now); }
 

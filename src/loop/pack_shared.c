@@ -92,7 +92,7 @@ static void store_piece(tile_writer *w, int x, const piece *at, const staged *of
     for (int d = block_dims(t) - 1; d >= 0; stride *= dim_size(t, d--))
         in.idx = build_plus(w->o->a, in.idx, at->dim[d], stride);
     if (s->vector) in.lanes = (uint8_t)s->vector, in.lane_stride = by_row || t->s.matrix ? 1 : s->pitch;
-    if (of->n_idle) build_mask(w->o->a, &in, of->idle, 0, 1);
+    if (of->n_idle) build_mask(w->o->a, &in, of->idle, 0, 1, 0);
     kernel_push(w->o, in);
 }
 

@@ -9,6 +9,7 @@
  * used, behind the sums, which need the registers. Rows of an operand whose lines are few and come from beyond the second cache
  * are fetched a tile ahead: the processor sees no stream in them. Panels are read from end to end: what comes some bytes later
  * is fetched, also where it is another page, at whose end processors wait. */
+#include "loop/build.h"
 #include "loop/loop.h"
 #include "loop/schedule.h"
 #include "machine/machine.h"
@@ -147,7 +148,7 @@ static int sink_loads(kernel *k, int loop, int end, int buf) {
             if (before[j] == i) to[j] = kernel_push(k, old[j]);
         if (before[i]) continue;
         kins in = old[i];
-        in.a = to[in.a], in.b = to[in.b], in.c = to[in.c], in.dyn = to[in.dyn];
+        build_operands(&in, to);
         to[i] = kernel_push(k, in);
     }
     return n;

@@ -11,8 +11,6 @@
 
 enum { PIECE = 8 /* elements that a thread copies at once */, LOG_TILE = 6 };
 
-static int64_t up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-static int log2_up(int64_t n) { return n > 1 ? gpu_log2(2 * n - 1) : 0; }
 static bool is_narrow(uint8_t dtype) { return dtype == TN_F16 || dtype == TN_BF16; }
 
 /* ---- the last contractions ---- */
@@ -156,16 +154,18 @@ typedef struct copying { /* pieces of an operand, fast along memory, are the thr
 
 static copying plan_copy(const row_tiles *w, const rt_nest *n, const rt_operand *s, int side, kvar step, kvar row) {
     copying c = { .s = s, .of = n, .needed = s->needed, .rows = !side };
-    int64_t rows = side ? n->n : w->block, steps = up(s->steps, KERNEL_MATRIX_STEPS);
+    int64_t rows = side ? n->n : w->block, steps = gpu_round_up(s->steps, KERNEL_MATRIX_STEPS);
     c.fast = s->across ? row : step, c.slow = s->across ? step : row;
     c.n_fast = s->across ? rows : steps, c.n_slow = s->across ? steps : rows;
     c.real_fast = s->across ? rows : s->steps, c.real_slow = s->across ? s->steps : rows;
-    c.log_fast = log2_up(c.n_fast / PIECE);
+    c.log_fast = gpu_log2_up(c.n_fast / PIECE);
     return c;
 }
 
 /* Rows of its matrix that lie in shared memory. */
-static int64_t rows_of(const row_tiles *w, const rt_nest *n, int side) { return up(side ? n->n : w->block, KERNEL_MATRIX); }
+static int64_t rows_of(const row_tiles *w, const rt_nest *n, int side) {
+    return gpu_round_up(side ? n->n : w->block, KERNEL_MATRIX);
+}
 
 uint64_t rt_matrix_cuts(const row_tiles *w) {
     uint64_t cuts = 1 | 1u << 2 | 1u << 3 | 1u << 5 | 1u << 7;
@@ -177,7 +177,7 @@ uint64_t rt_matrix_cuts(const row_tiles *w) {
             copying c = plan_copy(w, n, s, side, 0, 1);
             cuts |= (uint64_t)1 << c.log_fast | (uint64_t)1 << (c.log_fast + LOG_TILE);
             int64_t vectors = n->grid_blocks * PIECE / RT_WIDE; /* as what is skipped is looked at */
-            cuts |= (uint64_t)1 << log2_up(s->across ? vectors : (s->steps + RT_WIDE - 1) / RT_WIDE);
+            cuts |= (uint64_t)1 << gpu_log2_up(s->across ? vectors : (s->steps + RT_WIDE - 1) / RT_WIDE);
         }
     return cuts;
 }
@@ -232,7 +232,7 @@ void rt_matrix_buffers(rt_writer *w) {
             const rt_operand *same;
             kbuf *b;
             if (s->buf < 0) continue;
-            s->elems = up(s->steps, KERNEL_MATRIX) * rows_of(t, n, side);
+            s->elems = gpu_round_up(s->steps, KERNEL_MATRIX) * rows_of(t, n, side);
             same = s->value ? find_brought(t, i, side) : NULL;
             if (same && same->elems == s->elems) {
                 s->buf = same->buf, s->brought = true;
@@ -387,13 +387,7 @@ static reg begin_sums(rt_writer *w, const rt_nest *n) {
         for (int row = 0; row < w->w->tr; row++)
             for (int i = n->loop + 1; i < n->inner; i++) {
                 const kins *in = rt_ins(w->w, i);
-                if (in->op == K_UPD)
-                    kernel_push(w->o, (kins){ .op = K_PUT,
-                                              .dtype = TN_F32,
-                                              .lanes = 2,
-                                              .c = sums,
-                                              .a = rt_at_place(w, row, g)[in->a],
-                                              .first_lane = 4 * g + 2 * row });
+                if (in->op == K_UPD) build_put_lanes(w->o, sums, 4 * g + 2 * row, rt_at_place(w, row, g)[in->a]);
             }
     return sums;
 }
@@ -419,13 +413,7 @@ static void put_fragments(rt_writer *w, const rt_nest *n, reg *out) {
     int vectors = (int)(s->steps / PIECE);
     reg all = build_acc(w->o, OP_NIL, TN_F32, 0, 4 * vectors);
     for (int g = 0; g < vectors; g++)
-        for (int row = 0; row < w->w->tr; row++)
-            kernel_push(w->o, (kins){ .op = K_PUT,
-                                      .dtype = TN_F32,
-                                      .lanes = 2,
-                                      .c = all,
-                                      .a = w->held[buf][row * vectors + g],
-                                      .first_lane = 4 * g + 2 * row });
+        for (int row = 0; row < w->w->tr; row++) build_put_lanes(w->o, all, 4 * g + 2 * row, w->held[buf][row * vectors + g]);
     for (int q = 0; q < vectors / 2; q++)
         out[q] = kernel_push(w->o, (kins){ .op = K_FRAGMENT,
                                            .dtype = TN_I64,
@@ -447,7 +435,7 @@ static void begin_product(rt_writer *w, const rt_nest *n, reg *begun) {
     const rt_operand *a = &n->side[0], *b = &n->side[1];
     kernel *o = w->o;
     reg fragments[2 * KERNEL_MATRIX / KERNEL_MATRIX_STEPS] = { 0 }, sums = *begun = begin_sums(w, n);
-    int steps = (int)(up(a->steps, KERNEL_MATRIX_STEPS) / KERNEL_MATRIX_STEPS);
+    int steps = (int)(gpu_round_up(a->steps, KERNEL_MATRIX_STEPS) / KERNEL_MATRIX_STEPS);
     bool in_registers = a->buf < 0, moving = gpu_any_uses(w->w->k, b->needed, w->tiles->v);
     affine first = affine_scale(o->a, rt_bits_of(w, 7, w->log_threads), KERNEL_MATRIX * KERNEL_MATRIX),
            second = moving ? affine_scale(o->a, w->stage, b->elems) : affine_const(0);
@@ -484,7 +472,6 @@ void rt_matrix_product(rt_writer *w, const rt_nest *n) {
     kernel_push(w->o, (kins){ .op = K_ASYNC, .mode = ASYNC_PRODUCTS, .pending = later });
     for (int g = 0; g < n->grid_blocks; g++)
         for (int row = 0; row < t->tr; row++)
-            rt_at_place(w, row, g)[n->acc] = kernel_push(
-                w->o, (kins){ .op = K_LANES, .dtype = TN_F32, .lanes = 2, .a = w->sums[self], .first_lane = 4 * g + 2 * row });
+            rt_at_place(w, row, g)[n->acc] = build_lanes(w->o, w->sums[self], 4 * g + 2 * row, 2);
     w->sums[self] = 0;
 }

@@ -17,8 +17,6 @@ enum {
 
 typedef rt_writer writer;
 
-static int log2_up(int64_t n) { return n > 1 ? gpu_log2(2 * n - 1) : 0; }
-static reg push(writer *w, kins in) { return kernel_push(w->o, in); }
 static affine plus(const writer *w, affine x, affine y, int64_t times) { return build_plus(w->o->a, x, y, times); }
 static const kins *ins(const writer *w, int i) { return rt_ins(w->w, i); }
 
@@ -27,7 +25,7 @@ static void more_blocks(writer *w, ext n) { w->o->grid_blocks = ext_mul(w->o->pa
 /* ---- meetings ---- */
 
 static void meet(writer *w) {
-    if (w->w->matrix) push(w, (kins){ .op = K_ASYNC, .mode = ASYNC_COPIES });
+    if (w->w->matrix) kernel_push(w->o, (kins){ .op = K_ASYNC, .mode = ASYNC_COPIES });
     build_barrier(w->o);
     memset(w->wrote, 0, sizeof *w->wrote * (size_t)w->o->bufs.n), memset(w->read, 0, sizeof *w->read * (size_t)w->o->bufs.n);
 }
@@ -102,11 +100,11 @@ static copying plan_copy(const writer *w, const rt_nest *n, const rt_operand *s,
     c.n[other] = side ? padded(w, n) : w->w->block, c.real[other] = side ? n->n : w->w->rows;
     c.base[along] = affine_const(0), c.base[other] = side ? affine_const(0) : w->first_row;
     if (gpu_any_vectors(w->w->k, s->needed, c.var[0], RT_WIDE) && c.n[0] % RT_WIDE == 0) c.lanes = RT_WIDE;
-    c.log_fast = log2_up(c.n[0] / c.lanes);
+    c.log_fast = gpu_log2_up(c.n[0] / c.lanes);
     const kins *in = ins(w, s->value);
     bool plain = in->op == K_LOAD && in->src == TN_F32 && !in->dyn && !(in->n_mask && in->imm != 0);
     c.async = plain && w->w->k->bufs.at[in->buf].kind == KB_IN && (c.lanes == 1 || affine_coef(in->idx, c.var[0]) == 1);
-    int bits = c.log_fast + log2_up(c.n[1]);
+    int bits = c.log_fast + gpu_log2_up(c.n[1]);
     c.chunks = bits > w->log_threads ? 1 << (bits - w->log_threads) : 1;
     return c;
 }
@@ -121,7 +119,7 @@ static void place_of(const writer *w, const copying *c, int chunk, affine out[2]
 /* Items that there are not. */
 static void bound_items(const copying *c, build_places *p, const affine at[2], bool full) {
     if (c->n[0] / c->lanes != (int64_t)1 << c->log_fast && full) build_bound(p, at[0], c->n[0] / c->lanes, 0);
-    if (((int64_t)1 << log2_up(c->n[1])) != c->n[1] || c->chunks == 1) build_bound(p, at[1], c->n[1], 0);
+    if (((int64_t)1 << gpu_log2_up(c->n[1])) != c->n[1] || c->chunks == 1) build_bound(p, at[1], c->n[1], 0);
 }
 
 static int64_t most_of(const kernel *k, affine x) {
@@ -229,8 +227,7 @@ static void hold(writer *w, const kins *in, const rt_nest *n, int row, int g, re
     kins *out = &w->o->ins.at[store];
     out->lanes = (uint8_t)lanes, out->lane_stride = n->vectors;
     if (padded(w, n) == n->n) return;
-    build_mask(w->o->a, out, column_at(w, n, g), 0, n->n);
-    out->mask_lane[0] = n->vectors;
+    build_mask(w->o->a, out, column_at(w, n, g), 0, n->n, n->vectors);
 }
 
 /* Whether instruction i is the comparison that tiles are skipped by, of its own nest. */
@@ -295,26 +292,19 @@ static void write_reduction(writer *w, const rt_nest *n) {
     for (int row = 0; row < w->w->tr; row++) {
         reg v = at_place(w, row, 0)[u->a];
         for (int g = 1; g < n->grid_blocks; g++) v = build_op(w->o, (op_code)u->alu, v, at_place(w, row, g)[u->a]);
-        int lanes = w->o->ins.at[v].lanes;
-        if (lanes > 1) v = push(w, (kins){ .op = K_LANE_REDUCE, .alu = u->alu, .dtype = u->dtype, .a = v, .combined = lanes });
+        v = build_lane_reduce(w->o, (op_code)u->alu, v);
         if (w->w->across > 1)
-            v = push(w, (kins){ .op = K_BLOCK_REDUCE,
-                                .alu = u->alu,
-                                .dtype = u->dtype,
-                                .a = v,
-                                .width = w->w->across,
-                                .lane_stride = w->apart });
+            v = kernel_push(w->o, (kins){ .op = K_BLOCK_REDUCE,
+                                          .alu = u->alu,
+                                          .dtype = u->dtype,
+                                          .a = v,
+                                          .width = w->w->across,
+                                          .lane_stride = w->apart });
         build_update(w->o, (op_code)u->alu, v, 0, at_place(w, row, 0)[u->c]);
     }
 }
 
 /* ---- contractions ---- */
-
-static reg load_vector(writer *w, int buf, affine at) {
-    reg r = build_load(w->o, buf, at, RT_WIDE);
-    w->o->ins.at[r].dtype = (uint8_t)dtype_reg((tn_dtype)w->o->ins.at[r].src);
-    return r;
-}
 
 /* What a thread multiplies in four steps: vectors along the contraction of its rows, and of its columns; across: vectors of
  * columns, step by step. */
@@ -327,12 +317,12 @@ static parts load_parts(writer *w, const rt_nest *n, affine step) {
     const rt_operand *a = &n->side[0], *b = &n->side[1];
     affine four = affine_scale(w->o->a, step, RT_WIDE);
     parts p = { .rows = w->w->tr, .columns = n->grid_blocks * (b->across ? RT_WIDE : 1) };
-    for (int i = 0; i < p.rows; i++) p.row[i] = load_vector(w, a->buf, plus(w, four, local_row(w, i), a->pitch));
+    for (int i = 0; i < p.rows; i++) p.row[i] = build_load(w->o, a->buf, plus(w, four, local_row(w, i), a->pitch), RT_WIDE);
     for (int i = 0; i < p.columns; i++) {
         affine column = column_at(w, n, i % n->grid_blocks);
-        p.column[i] = load_vector(w, b->buf,
-                                  b->across ? plus(w, column, affine_offset(four, i / n->grid_blocks), b->pitch)
-                                            : plus(w, four, column, b->pitch));
+        affine at =
+            b->across ? plus(w, column, affine_offset(four, i / n->grid_blocks), b->pitch) : plus(w, four, column, b->pitch);
+        p.column[i] = build_load(w->o, b->buf, at, RT_WIDE);
     }
     return p;
 }
@@ -566,7 +556,7 @@ static void write_tiles(writer *w, const rt_nest *n) {
     else
         begin_now(w, n);
     if (w->w->skip) begin_skipped(w, n);
-    push(w, *ins(w, n->loop));
+    kernel_push(w->o, *ins(w, n->loop));
     if (w->w->skip) build_if(w->o, "once", 1, tile_counts(w, n, affine_var(w->o->a, n->v)));
     if (!w->ahead) copy_operands(w, n->loop, n->end, n, true, NOW);
     write_range(w, n->loop + 1, n->end);
@@ -713,7 +703,7 @@ static int open_groups(writer *w) {
         kins in = *ins(w, i);
         if (across && i == last) open_blocks(w);
         in.par = PAR_BLOCKS, more_blocks(w, in.hi);
-        push(w, in);
+        kernel_push(w->o, in);
     }
     if (!across) open_blocks(w);
     return t->n_outer;
@@ -722,17 +712,18 @@ static int open_groups(writer *w) {
 /* The nest of a thread's digits, cut wherever a place of a copy begins. */
 static int open_threads(writer *w) {
     const row_tiles *t = w->w;
-    int log_across = log2_up(t->across),
+    int log_across = gpu_log2_up(t->across),
         first = t->down > 1 && t->across > 1; /* a bit of the rows: pairs of threads share loads */
     uint64_t cuts = 1 | (uint64_t)1 << first | (uint64_t)1 << (first + log_across);
-    w->log_threads = log2_up((int64_t)t->across * t->down);
+    w->log_threads = gpu_log2_up((int64_t)t->across * t->down);
     if (t->matrix) cuts = rt_matrix_cuts(t);
     for (int i = 0; i < t->nests.n; i++) {
         const rt_nest *n = &t->nests.at[i];
         for (int side = 0; side < 2 && n->kind == RT_PRODUCT; side++)
             if (n->side[side].value)
                 cuts |= (uint64_t)1 << plan_copy(w, n, &n->side[side], side, ins(w, n->inner)->var).log_fast;
-        if (n->kind == RT_COPY) cuts |= (uint64_t)1 << log2_up(n->n) | (uint64_t)1 << log2_up((n->n + RT_WIDE - 1) / RT_WIDE);
+        if (n->kind == RT_COPY)
+            cuts |= (uint64_t)1 << gpu_log2_up(n->n) | (uint64_t)1 << gpu_log2_up((n->n + RT_WIDE - 1) / RT_WIDE);
     }
     int loops = gpu_digits_open(w->o, &w->digits, w->log_threads, cuts);
     if (t->matrix) { /* kernel_fragment */

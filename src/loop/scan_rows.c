@@ -90,10 +90,7 @@ static bool find(running *f, str *why) {
 static bool *varying(const running *f) {
     bool *varies = gpu_varying(f->k, NULL, f->digit[0]);
     varies[f->acc] = true;
-    for (int i = f->end; i < f->k->ins.n; i++) {
-        const kins *in = &f->k->ins.at[i];
-        varies[i] |= varies[in->a] || varies[in->b] || varies[in->c];
-    }
+    gpu_mark_varying(f->k, f->end, f->k->ins.n, f->digit[0], varies);
     return varies;
 }
 
@@ -116,8 +113,7 @@ static reg write_scan(const running *f, kernel *o, reg term, int lanes) {
     }
     if (lanes == 1) return sum[0];
     reg out = build_acc(o, OP_NIL, acc->dtype, 0, lanes);
-    for (int l = 0; l < lanes; l++)
-        kernel_push(o, (kins){ .op = K_PUT, .dtype = acc->dtype, .c = out, .first_lane = l, .a = sum[l] });
+    for (int l = 0; l < lanes; l++) build_put_lanes(o, out, l, sum[l]);
     return out;
 }
 

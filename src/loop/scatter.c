@@ -112,11 +112,10 @@ static affine plus(scatter *w, affine x, affine y) { return affine_add(w->o->a, 
 /* The base at a place and columns, of which p says what the columns' variables become. Returns its register. */
 static reg write_base(scatter *w, build_places p, affine place, bool store) {
     if (!w->base_loops) { /* it is there */
-        kins in = { .op = K_LOAD, .src = add(w)->dtype, .buf = add(w)->buf, .lanes = 1 };
-        in.dtype = (uint8_t)dtype_reg((tn_dtype)add(w)->dtype);
-        in.idx = plus(w, build_moved(w->o->a, &p, add(w)->idx), affine_scale(w->o->a, place, add(w)->dyn_stride));
-        build_bounds(w->o->a, &in, &p);
-        return kernel_push(w->o, in);
+        affine at = plus(w, build_moved(w->o->a, &p, add(w)->idx), affine_scale(w->o->a, place, add(w)->dyn_stride));
+        reg there = build_load(w->o, add(w)->buf, at, 1);
+        build_bounds(w->o->a, &w->o->ins.at[there], &p);
+        return there;
     }
     int last = w->base_end - w->base_loops;
     if (w->flat) {
@@ -202,8 +201,8 @@ static void write_add(scatter *w, build_places p, reg d, kvar range, kvar block)
     kins in_last = in; /* range, which is shorter */
     if (last < w->range) {
         in_last.dyn_n = last;
-        build_mask(a, &in, affine_var(a, range), 0, w->ranges - 1);
-        build_mask(a, &in_last, affine_var(a, range), w->ranges - 1, w->ranges);
+        build_mask(a, &in, affine_var(a, range), 0, w->ranges - 1, 0);
+        build_mask(a, &in_last, affine_var(a, range), w->ranges - 1, w->ranges, 0);
     }
     kernel_push(w->o, in);
     if (last < w->range) kernel_push(w->o, in_last);
@@ -349,7 +348,7 @@ static void write_share(scatter *w, int fast, affine thread, affine low) {
                         .dyn_stride = (int64_t)columns * w->block_threads,
                         .dyn_n = w->range,
                         .lanes = 1 };
-            if (tail) build_mask(w->o->a, &in, affine_offset(first, (int64_t)q * w->block_threads), 0, w->n_adds);
+            if (tail) build_mask(w->o->a, &in, affine_offset(first, (int64_t)q * w->block_threads), 0, w->n_adds, 0);
             kernel_push(w->o, in);
         }
     build_ends(w->o, 1);

@@ -126,7 +126,7 @@ static void write_sums(const sums *w, row_writer *rows) {
     int from = o->ins.n;
     write_range(w, c, p, moves, w->last + 1, w->end);
     for (int i = from; i < o->ins.n; i++)
-        if (o->ins.at[i].op == K_STORE) build_mask(a, &o->ins.at[i], affine_var(a, part), 0, 1);
+        if (o->ins.at[i].op == K_STORE) build_mask(a, &o->ins.at[i], affine_var(a, part), 0, 1, 0);
     build_ends(o, 3);
 }
 

@@ -95,15 +95,13 @@ static bool widen(bound *b, index_line x) {
     return b->known = true;
 }
 
-static bool uses(const kins *in, reg r) { return in->a == r || in->b == r || in->c == r || in->dyn == r; }
-
 /* Whether all uses of value r behind the loop are selects, each of which widens the bound, or pure work on it that such selects
  * use. */
 static bool is_selected(const kernel *k, reg r, int end, int depth, bound *b) {
     for (int i = end + 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         index_line e;
-        if (!uses(in, r)) continue;
+        if (!build_takes(in, r)) continue;
         bool select = in->op == K_ALU && in->alu == OP_select && in->a != r && (in->b == r) != (in->c == r);
         if (select && can_hold(k, in->a, in->c == r, &e) && widen(b, e)) continue;
         bool work = kernel_is_pure(in) || in->op == K_LANE_REDUCE;

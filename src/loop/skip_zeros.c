@@ -127,7 +127,7 @@ piece_cut zero_tile_cut(kernel *k, int loop, int64_t length) {
     for (int i = loop + 1; i < end; i++) build_set_var(k->a, &k->ins.at[i], v, to);
     loop_insert(k, end, &(kins){ .op = K_END }, 1);
     c.at = loop_insert_begin(k, loop);
-    kernel_push(k, (kins){ .op = K_LOOP, .var = c.piece, .hi = n, .step = 1 });
+    build_open(k, c.piece, 0, n, PAR_SERIAL);
     return c;
 }
 

@@ -42,17 +42,11 @@ bool step_split(kernel **kk, const loop_step *s, str *why) {
     kvar b = kernel_var(k, "vb", extent / piece, true, false);
     k->vars.at[v].extent = piece;
     affine value = affine_add(k->a, build_times(k->a, b, piece), affine_var(k->a, v));
-    kernel out = { .a = k->a };
-    VEC_PUSH(k->a, &out.ins, (kins){ 0 });
-    kernel_push(&out, (kins){ .op = K_LOOP, .var = b, .hi = k->vars.at[b].extent, .step = 1 });
     for (int i = 1; i < k->ins.n; i++) {
-        kins in = k->ins.at[i];
-        in.a += in.a > 0, in.b += in.b > 0, in.c += in.c > 0, in.dyn += in.dyn > 0; /* one instruction in front */
-        if (in.op == K_LOOP && in.var == v) in.hi = piece;
-        build_set_var(k->a, &in, v, value);
-        kernel_push(&out, in);
+        kins *in = &k->ins.at[i];
+        if (in->op == K_LOOP && in->var == v) in->hi = piece;
+        build_set_var(k->a, in, v, value);
     }
-    build_ends(&out, 1);
-    k->ins.at = out.ins.at, k->ins.n = out.ins.n, k->ins.cap = out.ins.cap;
+    build_around(k, b, extent / piece);
     return true;
 }

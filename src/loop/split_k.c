@@ -35,7 +35,7 @@ static reg add_parts(tile_writer *w, int buf, const tile_results *r, affine at) 
     int first = w->o->ins.n;
     reg sum = build_parts(w->o, OP_add, buf, at, w->w->s.split_k, size, w->w->side[1].lanes);
     for (int i = first; i < w->o->ins.n && r->n_idle; i++)
-        if (w->o->ins.at[i].op == K_LOAD) build_mask(w->o->a, &w->o->ins.at[i], r->idle, 0, 1);
+        if (w->o->ins.at[i].op == K_LOAD) build_mask(w->o->a, &w->o->ins.at[i], r->idle, 0, 1, 0);
     return sum;
 }
 

@@ -142,12 +142,10 @@ static void write_results(tile_writer *w, reg acc) {
     reg *to[2] = { w->c.to, ARENA_ARRAY(w->o->a, reg, t->k->ins.n) };
     for (int j = 0; j < t->s.t[1] / 2; j++)
         for (int h = 0; h < 2; h++) {
-            kins sums = { .op = K_LANES, .dtype = TN_F32, .a = acc, .first_lane = 4 * j + 2 * h, .lanes = 2 };
             affine row = affine_offset(build_plus(w->o->a, w->tile[0], w->thread[0], 1), 8 * h),
                    column = affine_offset(build_plus(w->o->a, w->tile[1], w->thread[1], 1), 8 * j);
             w->c.to = to[h];
-            reg v = kernel_push(w->o, sums);
-            tiler_write_result(w, &r, row, column, v, h == 0, j == 0);
+            tiler_write_result(w, &r, row, column, build_lanes(w->o, acc, 4 * j + 2 * h, 2), h == 0, j == 0);
             if (h == 0 && j == 0) memcpy(to[1], to[0], sizeof *to[0] * (size_t)t->k->ins.n);
         }
 }
@@ -184,9 +182,7 @@ static void write_staged(tile_writer *w, reg acc) {
         build_barrier(w->o);
         for (int j = 0; j < KERNEL_MATRIX / 8; j++)
             for (int h = 0; h < 2; h++) {
-                kins sums = { .op = K_LANES, .dtype = TN_F32, .a = acc, .lanes = 2 };
-                sums.first_lane = 4 * (j + p * KERNEL_MATRIX / 8) + 2 * h;
-                reg v = kernel_push(w->o, sums);
+                reg v = build_lanes(w->o, acc, 4 * (j + p * KERNEL_MATRIX / 8) + 2 * h, 2);
                 build_store(w->o, buf, affine_offset(fragment, 8 * j + 8 * h * STAGED_PITCH), v);
             }
         build_barrier(w->o);
@@ -230,8 +226,7 @@ static void send(tile_writer *w, const boxed *x, const tile_results *r, int64_t 
         if (t->side[0].tail) build_bound(&p, m, tiler_extent(t, t->side[0].row), 0);
         if (t->side[1].tail) build_bound(&p, n, tiler_extent(t, t->side[1].row), 1);
         reg v = build_load(w->o, x->buf, affine_offset(build_plus(a, across, row, KERNEL_MATRIX), from), STAGED_LANES);
-        kins *load = &w->o->ins.at[v];
-        load->dtype = (uint8_t)dtype_reg((tn_dtype)load->src), load->mode = LOAD_BULK;
+        w->o->ins.at[v].mode = LOAD_BULK;
         w->c.to[tiler_at(t, x->store)->a] = v;
         build_copy(&w->c, x->store, &p);
     }
@@ -258,10 +253,8 @@ static void write_boxed(tile_writer *w, reg acc) {
         build_barrier(w->o);
         for (int j = 0; j < KERNEL_MATRIX / 8; j++)
             for (int h = 0; h < 2; h++) {
-                kins sums = { .op = K_LANES, .dtype = TN_F32, .a = acc, .lanes = 2 };
-                sums.first_lane = 4 * (j + p * KERNEL_MATRIX / 8) + 2 * h;
+                reg v = build_lanes(w->o, acc, 4 * (j + p * KERNEL_MATRIX / 8) + 2 * h, 2);
                 w->c.to = to[h];
-                reg v = kernel_push(w->o, sums);
                 int from = w->o->ins.n;
                 tiler_write_result(w, &r, affine_offset(row, 8 * h), affine_offset(column, p * KERNEL_MATRIX + 8 * j), v,
                                    h == 0, j + p == 0);

@@ -47,11 +47,9 @@ static kvar open(placer *p, const char *name, int64_t n, kpar par, bool fresh) {
     kvar v = -1;
     for (int i = 0; i < p->again.n && !fresh; i++)
         if (p->o->vars.at[p->again.at[i]].extent == n && p->o->vars.at[p->again.at[i]].name[0] == name[0]) v = p->again.at[i];
-    if (v < 0) {
-        v = kernel_var(p->o, name, n, false, false);
-        VEC_PUSH(p->o->a, &p->again, v);
-    }
-    kernel_push(p->o, (kins){ .op = K_LOOP, .var = v, .hi = n, .step = 1, .par = (uint8_t)par });
+    if (v >= 0) return build_open(p->o, v, 0, n, par), v;
+    v = build_loop(p->o, name, n, par);
+    VEC_PUSH(p->o->a, &p->again, v);
     return v;
 }
 
@@ -75,7 +73,7 @@ static reg copy(placer *p, int i, const spot *s, const reg *to) {
     const kernel *k = p->k;
     kvar j = k->ins.at[s->c->loop].var, kk = k->ins.at[s->c->inner].var;
     arena *a = p->o->a;
-    in.a = to[in.a], in.b = to[in.b], in.c = to[in.c], in.dyn = to[in.dyn];
+    build_operands(&in, to);
     bool moves = affine_coef(in.idx, j) != 0, steps = affine_coef(in.idx, kk) != 0;
     p->w.copy = affine_const(s->row);
     if (p->w.n_rows) p->w.row_is.base = s->row;
@@ -87,11 +85,11 @@ static reg copy(placer *p, int i, const spot *s, const reg *to) {
     }
     if (p->loop >= 0) in.idx = affine_set_var(a, in.idx, p->loop, p->loop_is);
     if (s->read) in.idx = affine_set_var(a, in.idx, kk, s->step);
-    if (in.op == K_LOAD && s->pads && (moves || in.n_mask)) build_mask(a, &in, s->column, 0, s->c->n);
-    if (in.op == K_LOAD && s->tails && steps) build_mask(a, &in, s->step, 0, s->c->depth);
+    if (in.op == K_LOAD && s->pads && (moves || in.n_mask)) build_mask(a, &in, s->column, 0, s->c->n, 0);
+    if (in.op == K_LOAD && s->tails && steps) build_mask(a, &in, s->step, 0, s->c->depth, 0);
     if (p->split_k > 1 && (in.op == K_STORE || (in.op == K_LOAD && !s->read && is_written_over(p, s->c, &in))))
-        build_mask(a, &in, affine_var(a, p->part), 0, 1);
-    if (in.op == K_STORE && s->pads) build_mask(a, &in, s->column, 0, s->c->n);
+        build_mask(a, &in, affine_var(a, p->part), 0, 1, 0);
+    if (in.op == K_STORE && s->pads) build_mask(a, &in, s->column, 0, s->c->n, 0);
     if (in.op == K_LOAD && p->k->bufs.at[in.buf].kind == KB_IN && s->ahead) in.mode = LOAD_HOISTED;
     return kernel_push(p->o, in);
 }

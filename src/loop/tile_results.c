@@ -13,11 +13,8 @@ tile_results tiler_find_results(const tiler *w) {
     for (int x = 0; x < 2; x++) {
         r.on[x] = ARENA_ARRAY(k->a, bool, k->ins.n);
         r.on[x][w->acc] = true;
-        for (int i = 1 + w->n_outer; i < k->ins.n - w->n_outer; i++) {
-            const kins *in = tiler_at(w, i);
-            r.on[x][i] |= in->op == K_STORE || gpu_uses(in, w->side[x].row) || r.on[x][in->a] || r.on[x][in->b] ||
-                          r.on[x][in->c] || r.on[x][in->dyn];
-        }
+        for (int i = 1; i < k->ins.n; i++) r.on[x][i] |= k->ins.at[i].op == K_STORE;
+        gpu_mark_varying(k, 1 + w->n_outer, k->ins.n - w->n_outer, w->side[x].row, r.on[x]);
     }
     return r;
 }

@@ -63,7 +63,7 @@ static bool has_lane_sums(const kernel *k, const nest *n, const bool *varies, re
         const kins *in = &k->ins.at[i];
         bool update = in->op == K_UPD && in->c == acc, inside = i > n->inner && i < n->end;
         if (update && (!inside || in->alu != OP_dot || !(varies[in->a] || varies[in->b]))) return false;
-        if (!update && i < end && (in->a == acc || in->b == acc || in->c == acc || in->dyn == acc)) return false;
+        if (!update && i < end && build_takes(in, acc)) return false;
     }
     return true;
 }

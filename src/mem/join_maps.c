@@ -130,12 +130,12 @@ static void join(const joint *j, pkernel *out) {
     for (int i = 1; i < l->ins.n - j->n; i++) {
         if (l->ins.at[i].op == K_LOOP) continue;
         kins in = as_first(j, l->ins.at[i]);
-        in.a = map[in.a], in.b = map[in.b], in.c = map[in.c], in.dyn = map[in.dyn];
+        build_operands(&in, map);
         if (kernel_has_buffer(&in)) in.buf = (uint16_t)buf[in.buf];
         reg had = in.op == K_LOAD && !in.dyn && !in.n_mask ? stored(o, &in) : 0;
         map[i] = had ? had : kernel_push(o, in);
     }
-    for (int i = 0; i < j->n; i++) kernel_push(o, (kins){ .op = K_END });
+    build_ends(o, j->n);
     set_kinds(o);
     o->flops += l->flops;
     kernel_count_traffic(o);

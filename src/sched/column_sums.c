@@ -148,18 +148,8 @@ typedef struct writer {
     affine block;
 } writer;
 
-static kins local_load(const writer *w, int i, kvar column) {
-    return (kins){ .op = K_LOAD,
-                   .dtype = TN_F32,
-                   .src = TN_F32,
-                   .lanes = 1,
-                   .buf = (uint16_t)w->local[i],
-                   .idx = affine_var(w->o->a, column) };
-}
-
-static void store(writer *w, int buf, affine idx, reg a) {
-    kernel_push(w->o, (kins){ .op = K_STORE, .dtype = TN_F32, .lanes = 1, .buf = (uint16_t)buf, .idx = idx, .a = a });
-}
+static reg load_sum(writer *w, int i, kvar column) { return build_load(w->o, w->local[i], affine_var(w->o->a, column), 1); }
+static kvar open_columns(writer *w) { return build_loop(w->o, "c", w->r->columns, PAR_SERIAL); }
 
 /* The row's part of sum i, behind what nest it is of does. */
 static void add_row(writer *w, int i) {
@@ -185,13 +175,8 @@ static void add_row(writer *w, int i) {
             from.to[j] = kernel_push(o, copy);
         }
     }
-    reg before = kernel_push(o, local_load(w, i, column));
-    store(w, w->local[i], affine_var(o->a, column), build_op(o, OP_add, before, from.to[s->k->ins.at[s->to - 1].a]));
-}
-
-static void open_columns(writer *w, kvar *v) {
-    *v = kernel_var(w->o, "c", w->r->columns, false, false);
-    kernel_push(w->o, (kins){ .op = K_LOOP, .var = *v, .hi = w->r->columns, .step = 1 });
+    reg total = build_op(o, OP_add, load_sum(w, i, column), from.to[s->k->ins.at[s->to - 1].a]);
+    build_store(o, w->local[i], affine_var(o->a, column), total);
 }
 
 static kernel *write_rows(writer *w, int64_t block) {
@@ -212,10 +197,10 @@ static kernel *write_rows(writer *w, int64_t block) {
         w->block = build_plus(o->a, affine_scale(o->a, w->block, k->ins.at[i].hi), affine_var(o->a, k->ins.at[i].var), 1);
     }
     outer = kernel_var(o, "rb", inner.hi / block, true, false);
-    kernel_push(o, (kins){ .op = K_LOOP, .var = outer, .hi = inner.hi / block, .step = 1 });
+    build_open(o, outer, 0, inner.hi / block, PAR_SERIAL);
     w->block = build_plus(o->a, affine_scale(o->a, w->block, inner.hi / block), affine_var(o->a, outer), 1);
-    open_columns(w, &column);
-    for (int i = 0; i < w->n; i++) store(w, w->local[i], affine_var(o->a, column), build_number(o, TN_F32, 0));
+    column = open_columns(w);
+    for (int i = 0; i < w->n; i++) build_store(o, w->local[i], affine_var(o->a, column), build_number(o, TN_F32, 0));
     build_ends(o, 1);
     o->vars.at[inner.var].extent = inner.hi = block, o->vars.at[inner.var].row = false;
     kernel_push(o, inner);
@@ -228,10 +213,9 @@ static kernel *write_rows(writer *w, int64_t block) {
         build_copy(&w->c, i, &w->at);
     }
     build_ends(o, 1);
-    open_columns(w, &column);
+    column = open_columns(w);
     for (int i = 0; i < w->n; i++)
-        store(w, w->part[i], build_plus(o->a, affine_var(o->a, column), w->block, w->r->columns),
-              kernel_push(o, local_load(w, i, column)));
+        build_store(o, w->part[i], build_plus(o->a, affine_var(o->a, column), w->block, w->r->columns), load_sum(w, i, column));
     build_ends(o, 1 + n);
     o->name = arena_printf(o->a, "%s_sums", k->name);
     return o;
@@ -249,7 +233,7 @@ static kernel *write_sum(const plan *p, const sum *s, int64_t blocks) {
     kernel_buf(o, (kbuf){ .dtype = TN_F32, .kind = KB_IN, .elems = blocks * columns, .node = s->pk->root, .plan_buf = -1 });
     build_copy(&c, 1, &none), build_copy(&c, 2, &none);
     kvar part = kernel_var(o, "p", blocks, false, true);
-    kernel_push(o, (kins){ .op = K_LOOP, .var = part, .hi = blocks, .step = 1 });
+    build_open(o, part, 0, blocks, PAR_SERIAL);
     reg x = build_load(o, 0, build_plus(o->a, affine_var(o->a, k->ins.at[1].var), affine_var(o->a, part), columns), 1);
     build_update(o, OP_add, x, 0, c.to[2]);
     build_ends(o, 1);

@@ -7,6 +7,7 @@
  * elementwise, or thread blocks of as many threads with about as much shared memory), and none that keeps the machine busy
  * alone, in the least of its sizes. */
 #include "ir/boxes.h"
+#include "loop/build.h"
 #include "machine/machine.h"
 #include "sched/fusion.h"
 
@@ -294,7 +295,7 @@ static void add_kernel(joint *w, const pkernel *pk, ext grid_blocks, bool lone) 
         for (int m = 0; m < in.n_mask; m++) in.mask[m].e = moved(a, in.mask[m].e, by);
         kernel_push(w->o, in);
     }
-    if (lone) kernel_push(w->o, (kins){ .op = K_END });
+    if (lone) build_ends(w->o, 1);
     w->o->grid_blocks = ext_add(w->o->params, w->o->grid_blocks, grid_blocks);
     w->o->flops += k->flops, w->o->bytes_read += k->bytes_read, w->o->bytes_written += k->bytes_written;
 }

@@ -5,6 +5,7 @@
  * writes the panels into a temporary; the loop over columns of the product becomes two, over panels and columns of one. Every
  * sum has its terms in the same order. A matrix that no run changes is laid out before all runs instead (loop/pack.c). */
 #include "ir/kernel_walk.h"
+#include "loop/build.h"
 #include "recipe/recipe.h"
 #include "sched/fusion.h"
 
@@ -116,8 +117,7 @@ static pkernel layout_of(const plan *p, const product *x, int32_t from, int32_t 
     kvar panel = kernel_var(o, "i", n / x->width, true, false), row = kernel_var(o, "j", m, true, false),
          column = kernel_var(o, "k", x->width, true, false);
     for (int b = 0; b < pk.k->bufs.n; b++) kernel_buf(o, pk.k->bufs.at[b]);
-    for (kvar v = 0; v < o->vars.n; v++)
-        kernel_push(o, (kins){ .op = K_LOOP, .var = v, .hi = o->vars.at[v].extent, .step = 1 });
+    for (kvar v = 0; v < o->vars.n; v++) build_open(o, v, 0, o->vars.at[v].extent, PAR_SERIAL);
     affine at = affine_add(p->a, affine_scale(p->a, affine_var(p->a, panel), x->width), affine_var(p->a, column));
     kins load = { .op = K_LOAD, .dtype = w->dtype, .src = w->src, .node = w->node };
     load.idx = affine_add(p->a, affine_scale(p->a, at, affine_coef(w->idx, x->n)),
@@ -129,7 +129,7 @@ static pkernel layout_of(const plan *p, const product *x, int32_t from, int32_t 
                            .idx = in_panels(p->a, panel, row, column, m, x->width),
                            .a = r,
                            .node = w->node });
-    for (kvar v = 0; v < o->vars.n; v++) kernel_push(o, (kins){ .op = K_END });
+    build_ends(o, o->vars.n);
     o->bytes_read = pk.k->bytes_read, o->bytes_written = pk.k->bytes_written;
     pk.k = o;
     return pk;

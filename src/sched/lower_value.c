@@ -3,6 +3,7 @@
  *
  * In: the items of lower.c, and which of them have their place already. Out: instructions at the end of the kernel, a register.
  */
+#include "loop/build.h"
 #include "sched/lower.h"
 
 #include <math.h>
@@ -87,15 +88,14 @@ static reg lower_leaf(lower *w, val v, affine flat, const kmask_list *masks, dou
 /* ---- values ---- */
 
 kvar lower_open_loop(lower *w, kvar v) {
-    ext extent = w->k->vars.at[v].extent;
-    kernel_push(w->k, (kins){ .op = K_LOOP, .var = v, .lo = 0, .hi = extent, .step = 1 });
+    build_open(w->k, v, 0, w->k->vars.at[v].extent, PAR_SERIAL);
     return v;
 }
 void lower_open_loops(lower *w, int from) {
     for (kvar v = from; v < w->k->vars.n; v++) lower_open_loop(w, v);
 }
 void lower_close_loops(lower *w, int n, int n_memos) {
-    for (int i = 0; i < n; i++) kernel_push(w->k, (kins){ .op = K_END });
+    build_ends(w->k, n);
     w->memos.n = n_memos;
 }
 

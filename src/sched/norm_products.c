@@ -91,7 +91,7 @@ static bool find_norm(norm *w, const kernel *k) {
     w->depends[w->acc] = true;
     for (int i = w->to; i < w->map_end; i++) {
         const kins *in = &k->ins.at[i];
-        w->depends[i] = w->depends[in->a] || w->depends[in->b] || w->depends[in->c] || w->depends[in->dyn];
+        w->depends[i] = build_takes_any(in, w->depends);
         if (i <= w->map) continue;
         bool store = in->op == K_STORE && !w->store && affine_equal(in->idx, affine_var(k->a, w->j)) && !in->n_mask && !in->dyn;
         if (store) w->store = i;
@@ -129,7 +129,7 @@ static bool find_user(user *u, const norm *w, const kernel *k, int y, const targ
             u->e = in->idx, any = of[i] = true;
         } else if (in->op == K_UPD && body) {
             if (in->alu != OP_dot || of[in->a] == of[in->b]) return false;
-        } else if (of[in->a] || of[in->b] || of[in->c] || of[in->dyn]) {
+        } else if (build_takes_any(in, of)) {
             return false;
         }
     }

@@ -7,6 +7,7 @@
  *
  * In: the kernel of a chain in scalar form. Out: the same with such loops, and the same results bit by bit. The bound of a
  * ReLU, where not all layers have one, comes from a table: max with -inf changes nothing. */
+#include "loop/build.h"
 #include "sched/vertical_fusion.h"
 #include "recipe/columns.h"
 
@@ -53,16 +54,14 @@ static int number_of(const roller *w, const layer *x, reg r) {
     return (int)r - x->c.loop + 1 - (x->bound && (int)r > x->bound ? 2 : 0);
 }
 
-static bool uses(const kins *in, reg r) { return in->a == r || in->b == r || in->c == r || in->dyn == r; }
-
 static void find_bound(const roller *w, layer *x) {
     for (int i = x->c.last + 1; i + 1 < x->c.end; i++) {
         const kins *in = &w->old.at[i], *limit = in + 1;
-        if (in->op != K_CONST || in->dtype != TN_F32 || limit->op != K_ALU || !uses(limit, (reg)i)) continue;
+        if (in->op != K_CONST || in->dtype != TN_F32 || limit->op != K_ALU || !build_takes(limit, (reg)i)) continue;
         if ((limit->alu != OP_max && limit->alu != OP_min) || limit->a == limit->b) continue;
         x->bound = i;
         for (int j = i + 2; j < x->c.end; j++)
-            if (uses(&w->old.at[j], (reg)i) || uses(&w->old.at[j], value_of(w, x))) x->bound = 0;
+            if (build_takes(&w->old.at[j], (reg)i) || build_takes(&w->old.at[j], value_of(w, x))) x->bound = 0;
         if (x->bound) return;
     }
 }
@@ -181,9 +180,9 @@ static void write_run(roller *w, const run *r) {
     for (int i = 0; i < r->period; i++)
         if (r->bound[i] >= 0 && table < 0) table = make_table(w, r);
     kvar v = kernel_var(w->k, "l", r->times, false, true); /* of no row, and one iteration after the other */
-    kernel_push(w->k, (kins){ .op = K_LOOP, .var = v, .hi = r->times, .step = 1 });
+    build_open(w->k, v, 0, r->times, PAR_SERIAL);
     for (int i = 0; i < r->period; i++) write_layer(w, r, i, table, v);
-    kernel_push(w->k, (kins){ .op = K_END });
+    build_ends(w->k, 1);
 }
 
 /* ---- the first layer ---- */
@@ -223,14 +222,13 @@ static bool read_as_later(roller *w, copied *out) {
 
 static void write_copy(roller *w, const copied *x) {
     int64_t n = w->k->vars.at[x->step].extent;
-    kvar v = kernel_var(w->k, "x", n, false, false);
+    kvar v = build_loop(w->k, "x", n, PAR_SERIAL);
     affine at = affine_var(w->k->a, v);
     kins load = x->from, store = { .op = K_STORE, .dtype = x->to.src, .buf = x->to.buf };
     load.idx = affine_set_var(w->k->a, load.idx, x->step, at), store.idx = affine_set_var(w->k->a, x->to.idx, x->step, at);
-    kernel_push(w->k, (kins){ .op = K_LOOP, .var = v, .hi = n, .step = 1 });
     store.a = kernel_push(w->k, load);
     kernel_push(w->k, store);
-    kernel_push(w->k, (kins){ .op = K_END });
+    build_ends(w->k, 1);
 }
 
 static void find_runs(roller *w) {
@@ -273,7 +271,7 @@ void vertical_reroll(plan *p, kernel *k, int n_rows, bool copies) {
             i = w.layers.at[r->first + r->period * r->times - 1].c.end;
             continue;
         }
-        in.a = to[in.a], in.b = to[in.b], in.c = to[in.c], in.dyn = to[in.dyn];
+        build_operands(&in, to);
         to[i] = kernel_push(k, in);
     }
 }

@@ -1,5 +1,6 @@
 /* row_join.c - implementation of row_join.h: what kernels do with their buffers row by row, why one cannot follow, and the
  * kernel that they become. */
+#include "loop/build.h"
 #include "sched/row_join.h"
 
 #include "sched/sched.h"
@@ -437,9 +438,7 @@ static const int *link_buffers(joiner *w, int link_no) {
     return buf;
 }
 
-static void open_loop(joiner *w, kvar v, ext lo, ext hi) {
-    kernel_push(w->o, (kins){ .op = K_LOOP, .var = v, .lo = lo, .hi = hi, .step = 1 });
-}
+static void open_loop(joiner *w, kvar v, ext lo, ext hi) { build_open(w->o, v, lo, hi, PAR_SERIAL); }
 
 /* Blocks [from, to) of so many rows: link by link, each in a loop over the rows of the block. */
 static void join_blocks(joiner *w, const int *const *bufs, kvar block, int64_t from, int64_t to, int64_t rows) {
@@ -451,9 +450,9 @@ static void join_blocks(joiner *w, const int *const *bufs, kvar block, int64_t f
         w->row = affine_add(w->o->a, first, affine_var(w->o->a, row));
         open_loop(w, row, 0, rows);
         join_link(w, i, bufs[i]);
-        kernel_push(w->o, (kins){ .op = K_END });
+        build_ends(w->o, 1);
     }
-    kernel_push(w->o, (kins){ .op = K_END });
+    build_ends(w->o, 1);
 }
 
 static kvar open_rows(joiner *w) { /* returns the last, which stays closed where it goes in blocks; -1: none is shared */
@@ -481,7 +480,7 @@ static void write_links(joiner *w) {
         if (last >= 0) w->row = affine_var(w->o->a, last);
         for (int i = 0; i < c->n; i++) join_link(w, i, bufs[i]);
     }
-    for (int i = block ? 1 : 0; i < c->shared; i++) kernel_push(w->o, (kins){ .op = K_END });
+    build_ends(w->o, block && c->shared ? c->shared - 1 : c->shared);
 }
 
 /* Bytes of rows that link i reads and one before it has touched. */

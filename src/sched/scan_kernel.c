@@ -5,6 +5,7 @@
  * or everything as it was.
  * Each element of the state is computed from itself, from slices at any place and from what all iterations see; so the elements
  * are independent of each other, and the loops may change places. Same operations on the same values: the same bits. */
+#include "loop/build.h"
 #include "sched/sched.h"
 
 /* Elements of the state. Rows of slices that are longer do better one after the other. */
@@ -170,7 +171,7 @@ static void write_body(fused *f) {
     for (int i = 1 + f->n_loops; i < k->ins.n - f->n_loops; i++) {
         kins in = k->ins.at[i];
         if (in.op == K_STORE && !ring_of(f, plan_buf_of(f, &in))) continue; /* the state's next value stays in its register */
-        in.a = f->map[in.a], in.b = f->map[in.b], in.c = f->map[in.c], in.dyn = f->map[in.dyn];
+        build_operands(&in, f->map);
         if (in.op == K_LOAD) {
             int c = state_of(f, plan_buf_of(f, &in));
             if (c >= 0 && f->acc[c]) {
@@ -193,7 +194,7 @@ static void close_state(fused *f) {
             set.a = kernel_push(f->k, (kins){ .op = K_WRAP, .dtype = TN_F32, .src = b->dtype, .a = set.a });
         kernel_push(f->k, set);
     }
-    kernel_push(f->k, (kins){ .op = K_END });
+    build_ends(f->k, 1);
     for (int c = 0; c < f->x->n_carry; c++)
         if (f->from[c])
             kernel_push(f->k, (kins){ .op = K_STORE,
@@ -213,10 +214,10 @@ static void write_kernel(fused *f) {
     f->map = ARENA_ARRAY(f->s->a, reg, old->ins.n);
     for (int i = 0; i < f->n_loops; i++) kernel_push(f->k, old->ins.at[1 + i]);
     open_state(f);
-    kernel_push(f->k, (kins){ .op = K_LOOP, .var = f->t, .lo = 0, .hi = f->repeat->times, .step = 1 });
+    build_open(f->k, f->t, 0, f->repeat->times, PAR_SERIAL);
     write_body(f);
     close_state(f);
-    for (int i = 0; i < f->n_loops; i++) kernel_push(f->k, (kins){ .op = K_END });
+    build_ends(f->k, f->n_loops);
     if (!kernel_has_params(f->k)) f->k->params = NULL;
 }
 
