@@ -63,8 +63,7 @@ static int export_model(cli *c) {
     e.train = cli_flag(c, "train"), e.freestanding = cli_flag(c, "freestanding");
     tn_graph *g = model_open(c, c->args[0], (uint64_t)cli_int(c, "seed", 1, 0, INT64_MAX));
     if (state) cli_need(c, tn_io_load_graph(c->ctx, g, state));
-    bool gpu = e.target && (!strcmp(e.target, "cuda") || !strcmp(e.target, "opencl")); /* others take sizes in a call */
-    tn_graph *at = gpu ? model_sized(c, g) : model_given(c, g);
+    tn_graph *at = model_given(c, g);
     cli_need(c, tn_compile(at, &o, &p));
     cli_need(c, tn_program_export(p, &e, &x));
     save(c, x, code, header, weights);

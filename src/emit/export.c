@@ -56,21 +56,23 @@ const char *export_dim_name(const exporter *x, int d) {
     return strlen(name) > MAX_NAME ? arena_printf(x->a, "dim_%d", d) : identifier(x->a, "dim_", name);
 }
 
-/* Where a call gives sizes, what follows from them is computed as kernels do: rows of the table as e0, e1, .. */
-static void print_rows(exporter *x, str *out) {
+void export_print_rows(exporter *x, const char *io, str *out) {
     if (!x->n_dims) return;
     const kernel all = { .params = x->p->params };
     clike e = clike_make(&clike_c, out);
     e.k = &all;
-    str_add(out, "    const int64_t *const dims = io->dims;\n");
+    str_addf(out, "    const int64_t *const dims = %s->dims;\n", io);
     clike_params(&e);
 }
-static void print_ext(ext e, str *out) {
+void export_print_ext(ext e, str *out) {
     if (ext_is_lit(e))
         str_addf(out, "%lldLL", (long long)e);
     else
         str_addf(out, "e%d", ext_index(e));
 }
+
+/* Another status, behind the others; empty where no call gives sizes. */
+const char *export_size_error(const exporter *x) { return x->n_dims ? arena_printf(x->a, ", %s_WRONG_SIZE", x->upper) : ""; }
 
 /* ---- text ---- */
 
@@ -171,6 +173,12 @@ int export_print_example_data(exporter *x, str *out) {
     return shown;
 }
 
+/* The largest sizes, for which the arrays have room. */
+void export_print_example_arguments(exporter *x, str *out) {
+    for (int d = 0; d < x->n_dims; d++) str_addf(out, ", %lld", (long long)dim_row(x, d)->hi);
+    for (int i = 0; i < x->p->io.n; i++) str_addf(out, ", %s", x->param[i]);
+}
+
 static void print_example(exporter *x, str *out) {
     if (x->f->header)
         say(x, out, " *     #include \"%s\"\n", x->f->header);
@@ -182,8 +190,7 @@ static void print_example(exporter *x, str *out) {
     say(x, out, " *         struct @_ctx ctx;\n *         if (@_init(&ctx, arena, sizeof arena, %s, %s)) return 1;\n",
         x->state_bytes ? "state, sizeof state" : "NULL, 0", x->f->weights ? "weights, sizeof weights" : "NULL, 0");
     say(x, out, " *         @_run(&ctx");
-    for (int d = 0; d < x->n_dims; d++) str_addf(out, ", %lld", (long long)dim_row(x, d)->hi);
-    for (int i = 0; i < x->p->io.n; i++) str_addf(out, ", %s", x->param[i]);
+    export_print_example_arguments(x, out);
     str_add(out, ");\n");
     if (shown >= 0) str_addf(out, " *         printf(\"%%g\\n\", (double)%s[0]);\n", x->param[shown]);
     say(x, out, " *     }\n *\n *     cc -O2%s%s main.c @.c%s\n *\n", x->f->flags ? " " : "", x->f->flags ? x->f->flags : "",
@@ -291,7 +298,7 @@ void export_print_interface(exporter *x, str *out) {
         "#ifdef __cplusplus\nextern \"C\" {\n#endif\n");
     print_counts(x, out);
     say(x, out, "enum { ^_OK, ^_SMALL_ARENA, ^_SMALL_STATE, ^_WRONG_WEIGHTS, ^_WRONG_STATE, ^_BROKEN_STREAM%s };\n",
-        x->n_dims ? arena_printf(x->a, ", %s_WRONG_SIZE", x->upper) : "");
+        export_size_error(x));
     say(x, out,
         "struct @_ctx { /* used by one thread at a time */\n    unsigned char *arena, *state;\n    const unsigned char "
         "*weights;\n");
@@ -498,7 +505,7 @@ static void print_repeat(exporter *x, int i, int indent, str *out) {
         return;
     }
     str_addf(out, "%*slong long times%d = ", indent, "", i);
-    print_ext(s->times, out);
+    export_print_ext(s->times, out);
     str_add(out, ";\n");
     if (s->count >= 0) {
         str_addf(out, "%*sif (*(const long long *)(const void *)(", indent, "");
@@ -516,7 +523,7 @@ static void print_repeat(exporter *x, int i, int indent, str *out) {
         str_add(out, ") + (");
         if (s->backward) str_addf(out, "times%d - 1 - ", i);
         str_addf(out, "step%d) * ", i);
-        print_ext(s->rings[k].stride, out);
+        export_print_ext(s->rings[k].stride, out);
         str_add(out, ";\n");
     }
 }
@@ -564,8 +571,7 @@ static void find_ends(exporter *x, int i, int end) {
     }
 }
 
-/* io: "io." or "io->". */
-static void print_size_check(exporter *x, const char *io, str *out) {
+void export_print_size_check(exporter *x, const char *io, str *out) {
     for (int d = 0; d < x->n_dims; d++) {
         const ext_row *r = dim_row(x, d);
         say(x, out, "    if (%sdims[%d] < %lld || %sdims[%d] > %lld || %sdims[%d] %% %lld) return ^_WRONG_SIZE;\n", io, d,
@@ -578,7 +584,7 @@ void export_print_gather(exporter *x, str *out) {
     for (int i = 0; i < x->p->io.n; i++) str_addf(out, "    io.%s = %s;\n", x->param[i], x->param[i]);
     if (!x->p->io.n && !x->n_dims) str_add(out, "    io.none = 0;\n");
     for (int d = 0; d < x->n_dims; d++) str_addf(out, "    io.dims[%d] = %s;\n", d, export_dim_name(x, d));
-    print_size_check(x, "io.", out);
+    export_print_size_check(x, "io.", out);
 }
 
 static void print_run_function(exporter *x, str *out) {
@@ -591,7 +597,7 @@ void export_print_run(exporter *x, str *out) {
     print_regions(x, out);
     say(x, out, "static void run_step(struct @_ctx *ctx, const struct @_io *io) {\n");
     str_add(out, locals);
-    print_rows(x, out);
+    export_print_rows(x, "io", out);
     if (x->p->n_windows) str_addf(out, "    unsigned char *window[%d];\n", x->p->n_windows);
     if (x->shares)
         say(x, out, "    struct shares shares;\n    shares.ctx = ctx, shares.io = io, shares.n = ctx->parallel_for ? %d : 1;\n",
@@ -607,7 +613,7 @@ void export_print_move(exporter *x, str *out) {
     for (int i = 0; i < x->p->io.n; i++) {
         str_addf(out, "        if (ring && ring->%s) at.%s += step %% ring->%s * (size_t)", x->param[i], x->param[i],
                  x->param[i]);
-        print_ext(plan_elems(x->p, x->p->io.at[i].buf), out);
+        export_print_ext(plan_elems(x->p, x->p->io.at[i].buf), out);
         str_add(out, ";\n");
     }
     if (!x->p->io.n) str_add(out, "        (void)ring;\n");
@@ -629,8 +635,8 @@ uint64_t export_layout(const exporter *x) {
 void export_print_loop(exporter *x, str *out) {
     say(x, out, "%s @_run_n(struct @_ctx *ctx, size_t steps, const struct @_io *io, const struct @_ring *ring) {\n",
         x->n_dims ? "int" : "void");
-    print_rows(x, out);
-    print_size_check(x, "io->", out);
+    export_print_rows(x, "io", out);
+    export_print_size_check(x, "io->", out);
     say(x, out, "    for (size_t step = 0; step < steps; step++) {\n        struct @_io at = *io;\n");
     export_print_move(x, out);
     say(x, out, "        run_step(ctx, &at);\n    }\n%s}\n", x->n_dims ? "    return ^_OK;\n" : "");
@@ -663,7 +669,7 @@ static void print_object_ring(exporter *x, str *out) {
     const plan *p = x->p;
     int at = x->n_dims ? (int)(plan_rows_at(p->io.n, p->params) / 8) : 2 * p->io.n, n_rows = x->n_dims ? p->params->at.n : 0;
     if (!x->n_dims && !p->n_windows) return;
-    print_rows(x, out);
+    export_print_rows(x, "io", out);
     str_addf(out, "    int64_t ring[%d];\n    slot[%d] = (char *)ring;\n", at + n_rows + 1, SLOT_RING);
     str_addf(out, "    for (int i = 0; i < %d; i++) ring[i] = i >= %d;\n", 2 * p->io.n, p->io.n);
     for (int i = 0; i < n_rows; i++) str_addf(out, "    ring[%d] = e%d;\n", at + i, i);
@@ -728,12 +734,6 @@ void export_begin(exporter *x, const plan *p, export_form *form) {
         .a = p->a, .p = p, .f = form, .upper = upper(p->a, form->name), .threads = p->threads > 1 ? p->threads : 1
     };
     x->n_dims = p->params ? p->params->n_dims : 0;
-    if (x->n_dims && form->gpu) {
-        const ext_row *r = dim_row(x, 0);
-        guard_fail(p->a->gd, TN_ERR_UNSUPPORTED,
-                   "kernels of a GPU are for one size: dim %s is %lld to %lld; give it with --dim %s=SIZE, in C with tn_ir_at",
-                   r->name, (long long)r->lo, (long long)r->hi, r->name);
-    }
     name_params(x);
     x->region_end = ARENA_ARRAY(p->a, int, p->steps.n + 1);
     find_ends(x, 0, p->steps.n);

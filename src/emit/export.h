@@ -52,19 +52,27 @@ void export_print_gather(exporter *x, str *out);    /* .. whose arguments become
 void export_print_move(exporter *x, str *out);      /* .. that moves on to the next step */
 void export_print_states(exporter *x, str *out);
 void export_print_state_struct(exporter *x, str *out);
-int export_print_example_data(exporter *x, str *out);   /* of the program in the comment */
+int export_print_example_data(exporter *x, str *out); /* of the program in the comment */
+void export_print_example_arguments(exporter *x, str *out);
 void export_print_weights_check(exporter *x, str *out); /* with the function of this text: */
 extern const char export_hash_text[];
 uint64_t export_layout(const exporter *x);
+
+/* Where a call gives sizes. io: a pointer to a structure with them, or with the sign before its members "io." or "io->". */
+const char *export_dim_name(const exporter *x, int d);
+const char *export_size_error(const exporter *x);
+void export_print_size_check(exporter *x, const char *io, str *out);
+/* What follows from sizes is computed as kernels do: rows of the table as e0, e1, .. */
+void export_print_rows(exporter *x, const char *io, str *out);
+void export_print_ext(ext e, str *out);
 /* At most. */
 static inline int64_t io_elems(const exporter *x, int i) {
     return ext_hi(x->p->params, x->p->bufs.at[x->p->io.at[i].buf].elems);
 }
 
-void export_gpu(exporter *x, export_files *out);       /* export_gpu.c */
-const char *export_dim_name(const exporter *x, int d); /* of what a call gives */
-void export_wasm_head(exporter *x, str *out);          /* export_wasm.c: instead of the comment at the head of the C form .. */
-void export_wasm(exporter *x, str *out);               /* .. and what comes behind its functions */
+void export_gpu(exporter *x, export_files *out); /* export_gpu.c */
+void export_wasm_head(exporter *x, str *out);    /* export_wasm.c: instead of the comment at the head of the C form .. */
+void export_wasm(exporter *x, str *out);         /* .. and what comes behind its functions */
 
 /* export_data.c. Fills in all that is known of memory. */
 void export_place_data(exporter *x);

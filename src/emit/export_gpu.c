@@ -18,6 +18,7 @@ static int64_t place_up(int64_t n) { return (n + PLACE - 1) / PLACE * PLACE; }
 static bool is_cuda(const exporter *x) { return x->f->language == GPU_CUDA; }
 static const char *language_name(const exporter *x) { return is_cuda(x) ? "cuda" : "opencl"; }
 
+/* Where a call gives sizes: room for the largest. */
 static gpu_layout lay_out(const exporter *x) {
     gpu_layout l = { .state = place_up(x->temp_bytes), .io = ARENA_ARRAY(x->a, int64_t, x->p->io.n + 1) };
     l.weights = l.state + place_up(x->state_bytes);
@@ -44,21 +45,25 @@ static const char *const device[] = {
         "UNUSED int failed(struct @_ctx *ctx, cl_int error) {\n"
         "    ctx->error = error;\n    return error != CL_SUCCESS ? ^_DEVICE_FAILED : ^_OK;\n}\n"
         "UNUSED int put(struct @_ctx *ctx, size_t at, const void *from, size_t n) {\n"
-        "    return failed(ctx, clEnqueueWriteBuffer(ctx->queue, ctx->memory, CL_FALSE, at, n, from, 0, NULL, NULL));\n}\n"
+        "    return n && failed(ctx, clEnqueueWriteBuffer(ctx->queue, ctx->memory, CL_FALSE, at, n, from, 0, NULL, NULL));\n}\n"
         "UNUSED int get(struct @_ctx *ctx, size_t at, void *to, size_t n) {\n"
-        "    return failed(ctx, clEnqueueReadBuffer(ctx->queue, ctx->memory, CL_FALSE, at, n, to, 0, NULL, NULL));\n}\n"
+        "    return n && failed(ctx, clEnqueueReadBuffer(ctx->queue, ctx->memory, CL_FALSE, at, n, to, 0, NULL, NULL));\n}\n"
         "UNUSED int zero(struct @_ctx *ctx, size_t at, size_t n) {\n    const cl_uint none = 0;\n"
         "    return failed(ctx, clEnqueueFillBuffer(ctx->queue, ctx->memory, &none, sizeof none, at, n, 0, NULL, NULL));\n}\n"
         "UNUSED int finish(struct @_ctx *ctx) { return failed(ctx, clFinish(ctx->queue)); }\n"
         "UNUSED struct @_place place(const struct @_ctx *ctx, size_t at) {\n"
         "    struct @_place x;\n    x.memory = ctx->memory, x.at = at;\n    return x;\n}\n"
-        "UNUSED void launch(struct @_ctx *ctx, int kernel, size_t blocks, size_t threads, int n, const struct @_place *arg) {\n"
+        "UNUSED void launch(struct @_ctx *ctx, int kernel, size_t blocks, size_t threads, int n, const struct @_place *arg,\n"
+        "                   int n_sizes, const cl_long *size) {\n"
         "    const size_t all = blocks * threads;\n"
+        "    if (!all) return;\n"
         "    for (int i = 0; i < n && !ctx->error; i++) {\n"
         "        ctx->error = clSetKernelArg(ctx->kernel[kernel], (cl_uint)(2 * i), sizeof arg[i].memory, &arg[i].memory);\n"
         "        if (!ctx->error)\n"
         "            ctx->error = clSetKernelArg(ctx->kernel[kernel], (cl_uint)(2 * i + 1), sizeof arg[i].at, &arg[i].at);\n"
         "    }\n"
+        "    for (int i = 0; i < n_sizes && !ctx->error; i++)\n"
+        "        ctx->error = clSetKernelArg(ctx->kernel[kernel], (cl_uint)(2 * n + i), sizeof size[i], &size[i]);\n"
         "    if (!ctx->error)\n"
         "        ctx->error = clEnqueueNDRangeKernel(ctx->queue, ctx->kernel[kernel], 1, NULL, &all, &threads, 0, NULL, "
         "NULL);\n}\n",
@@ -100,8 +105,9 @@ static void print_context(exporter *x, str *out) {
     say(x, out,
         "struct @_place {\n    cl_mem memory;\n    cl_ulong at; /* bytes from its begin */\n};\n"
         "struct @_buffers { /* as the arguments of @_run, on the device */\n");
+    if (x->n_dims) str_addf(out, "    int64_t dims[%d];\n", x->n_dims);
     for (int i = 0; i < x->p->io.n; i++) str_addf(out, "    struct %s_place %s;\n", x->f->name, x->param[i]);
-    say(x, out, "%s};\n", x->p->io.n ? "" : "    int none;\n");
+    say(x, out, "%s};\n", x->p->io.n || x->n_dims ? "" : "    int none;\n");
 }
 
 static void print_calls(exporter *x, str *out) {
@@ -143,7 +149,8 @@ static void print_interface(exporter *x, const gpu_layout *l, str *out) {
     say(x, out, "#define ^_STATE_BYTES %lld\n#define ^_WEIGHTS_BYTES %lld /* of the file, in memory of the host */\n",
         (long long)x->state_bytes, (long long)(x->f->weights ? x->data_bytes : 0));
     export_print_work(x, out);
-    say(x, out, "enum { ^_OK, ^_SMALL_MEMORY, ^_WRONG_WEIGHTS, ^_WRONG_STATE, ^_BROKEN_STREAM, ^_DEVICE_FAILED };\n");
+    say(x, out, "enum { ^_OK, ^_SMALL_MEMORY, ^_WRONG_WEIGHTS, ^_WRONG_STATE, ^_BROKEN_STREAM, ^_DEVICE_FAILED%s };\n",
+        export_size_error(x));
     print_context(x, out);
     export_print_io(x, out);
     export_print_state_struct(x, out);
@@ -174,7 +181,7 @@ static void print_example(exporter *x, str *out) {
         is_cuda(x) ? "" : "context, device, queue, ", is_cuda(x) ? "0, " : "",
         x->f->weights ? "weights, sizeof weights" : "NULL, 0");
     say(x, out, " *         if (@_run(&ctx");
-    for (int i = 0; i < x->p->io.n; i++) str_addf(out, ", %s", x->param[i]);
+    export_print_example_arguments(x, out);
     str_add(out, ")) return 1;\n");
     if (shown >= 0) str_addf(out, " *         printf(\"%%g\\n\", (double)%s[0]);\n", x->param[shown]);
     if (is_cuda(x))
@@ -246,30 +253,69 @@ static void print_place(exporter *x, const gpu_layout *l, int buf, str *out) {
     str_addf(out, is_cuda(x) ? "m + %lld" : "place(ctx, %lld)", (long long)at);
 }
 
-static void print_launch(exporter *x, const gpu_layout *l, const pkernel *pk, const int *number, str *out) {
-    const kernel *k = pk->k;
-    int n = 0;
-    if (!k->grid_blocks) return;
-    if (is_cuda(x))
-        say(x, out, "    @_kernel_%d<<<%lld, %d, %lld, ctx->stream>>>(", pk->code, (long long)k->grid_blocks, k->block_threads,
-            (long long)kernel_dynamic_shared(k));
-    for (int b = 0; b < k->bufs.n; b++) {
-        const kbuf *kb = &k->bufs.at[b];
-        if (kbuf_is_local(kb)) continue;
+static void print_cuda_argument(const kernel *k, int b, str *out) {
+    const kbuf *kb = &k->bufs.at[b];
+    str_addf(out, "(%s%s *)(", kb->kind == KB_IN ? "const " : "", clike_memory_type((tn_dtype)kb->dtype));
+}
+
+/* Rows of the table of sizes that a kernel is given, behind its buffers: how many. */
+static int print_sizes(exporter *x, const kernel *k, bool first, str *out) {
+    int n = 0, n_rows = k->params ? k->params->at.n : 0;
+    bool *used = ARENA_ARRAY(x->a, bool, n_rows + 1), *given = ARENA_ARRAY(x->a, bool, n_rows + 1);
+    if (n_rows) kernel_used_rows(k, used, given);
+    for (int i = 0; i < n_rows; i++) {
+        if (!given[i]) continue;
         if (is_cuda(x))
-            str_addf(out, "%s(%s%s *)(", n ? ", " : "", kb->kind == KB_IN ? "const " : "",
-                     clike_memory_type((tn_dtype)kb->dtype));
+            str_addf(out, "%se%d", first && !n ? "" : ", ", i);
         else
-            str_addf(out, "%sarg[%d] = ", n ? ", " : "    ", n);
-        print_place(x, l, pk->args[b].buf, out);
-        str_add(out, is_cuda(x) ? ")" : "");
+            str_addf(out, "%ssize[%d] = e%d;\n", "    ", n, i);
         n++;
     }
-    if (is_cuda(x))
-        str_add(out, ");\n");
+    return n;
+}
+
+static void print_grid(ext blocks, str *out) {
+    if (ext_is_lit(blocks))
+        str_addf(out, "%lld", (long long)blocks);
     else
-        str_addf(out, "%slaunch(ctx, %d, %lld, %d, %d, arg);\n", n ? ";\n    " : "    ", number[pk->code],
-                 (long long)k->grid_blocks, k->block_threads, n);
+        str_addf(out, "(unsigned)e%d", ext_index(blocks));
+}
+
+static void print_cuda_launch(exporter *x, const gpu_layout *l, const pkernel *pk, str *out) {
+    const kernel *k = pk->k;
+    bool first = true;
+    if (ext_is_lit(k->grid_blocks))
+        str_add(out, "    ");
+    else
+        str_addf(out, "    if (e%d > 0) ", ext_index(k->grid_blocks));
+    say(x, out, "@_kernel_%d<<<", pk->code);
+    print_grid(k->grid_blocks, out);
+    str_addf(out, ", %d, %lld, ctx->stream>>>(", k->block_threads, (long long)kernel_dynamic_shared(k));
+    for (int b = 0; b < k->bufs.n; b++) {
+        if (kbuf_is_local(&k->bufs.at[b])) continue;
+        str_add(out, first ? "" : ", ");
+        first = false;
+        print_cuda_argument(k, b, out);
+        print_place(x, l, pk->args[b].buf, out);
+        str_add(out, ")");
+    }
+    print_sizes(x, k, first, out);
+    str_add(out, ");\n");
+}
+
+static void print_opencl_launch(exporter *x, const gpu_layout *l, const pkernel *pk, int number, str *out) {
+    const kernel *k = pk->k;
+    int n = 0;
+    for (int b = 0; b < k->bufs.n; b++) {
+        if (kbuf_is_local(&k->bufs.at[b])) continue;
+        str_addf(out, "    arg[%d] = ", n++);
+        print_place(x, l, pk->args[b].buf, out);
+        str_add(out, ";\n");
+    }
+    int n_sizes = print_sizes(x, k, true, out);
+    str_addf(out, "    launch(ctx, %d, ", number);
+    print_grid(k->grid_blocks, out);
+    str_addf(out, ", %d, %d, arg, %d, %s);\n", k->block_threads, n, n_sizes, n_sizes ? "size" : "0");
 }
 
 static void print_enqueue(exporter *x, const gpu_layout *l, str *out) {
@@ -283,10 +329,26 @@ static void print_enqueue(exporter *x, const gpu_layout *l, str *out) {
     else
         say(x, out, "    struct @_place arg[%d];\n    (void)arg, (void)b;\n    ctx->error = CL_SUCCESS;\n",
             l->n_args ? l->n_args : 1);
-    for (int i = 0; i < x->p->steps.n; i++)
-        if (x->p->steps.at[i].kind == PSTEP_LAUNCH)
-            print_launch(x, l, &x->p->kernels.at[x->p->steps.at[i].kernel], number, out);
+    if (x->n_dims && !is_cuda(x)) str_addf(out, "    cl_long size[%d];\n    (void)size;\n", x->p->params->at.n);
+    export_print_size_check(x, "b->", out);
+    export_print_rows(x, "b", out);
+    for (int i = 0; i < x->p->steps.n; i++) {
+        if (x->p->steps.at[i].kind != PSTEP_LAUNCH) continue;
+        const pkernel *pk = &x->p->kernels.at[x->p->steps.at[i].kernel];
+        if (!pk->k->grid_blocks) continue;
+        if (is_cuda(x))
+            print_cuda_launch(x, l, pk, out);
+        else
+            print_opencl_launch(x, l, pk, number[pk->code], out);
+    }
     str_addf(out, "    return failed(ctx, %s);\n}\n", is_cuda(x) ? "cudaGetLastError()" : "ctx->error");
+}
+
+static const char *io_bytes(exporter *x, int i) {
+    const pio *io = &x->p->io.at[i];
+    ext elems = plan_elems(x->p, io->buf);
+    if (ext_is_lit(elems)) return arena_printf(x->a, "%lld", (long long)io->bytes);
+    return arena_printf(x->a, "(size_t)e%d * %zu", ext_index(elems), dtype_size((tn_dtype)io->dtype));
 }
 
 static void print_run(exporter *x, const gpu_layout *l, str *out) {
@@ -300,12 +362,14 @@ static void print_run(exporter *x, const gpu_layout *l, str *out) {
         else
             str_addf(out, "    b.%s = place(ctx, %lld);\n", x->param[i], (long long)l->io[i]);
     }
-    if (!x->p->io.n) str_add(out, "    b.none = 0;\n");
+    if (!x->p->io.n && !x->n_dims) str_add(out, "    b.none = 0;\n");
+    for (int d = 0; d < x->n_dims; d++) str_addf(out, "    b.dims[%d] = io->dims[%d];\n", d, d);
+    export_print_rows(x, "io", out);
     for (int outputs = 0; outputs < 2; outputs++) {
         for (int i = 0; i < x->p->io.n; i++)
             if (x->p->io.at[i].is_output == (outputs == 1) && x->p->io.at[i].bytes)
-                say(x, out, "    if (%s(ctx, %lld, io->%s, %lld)) return ^_DEVICE_FAILED;\n", outputs ? "get" : "put",
-                    (long long)l->io[i], x->param[i], (long long)x->p->io.at[i].bytes);
+                say(x, out, "    if (%s(ctx, %lld, io->%s, %s)) return ^_DEVICE_FAILED;\n", outputs ? "get" : "put",
+                    (long long)l->io[i], x->param[i], io_bytes(x, i));
         if (!outputs) say(x, out, "    if (@_enqueue(ctx, &b)) return ^_DEVICE_FAILED;\n");
     }
     say(x, out, "    return ^_OK;\n}\n");
@@ -394,9 +458,10 @@ static void print_init(exporter *x, const gpu_layout *l, str *out) {
 }
 
 static void print_loop(exporter *x, const gpu_layout *l, str *out) {
-    say(x, out,
-        "int @_run_n(struct @_ctx *ctx, size_t steps, const struct @_io *io, const struct @_ring *ring) {\n"
-        "    for (size_t step = 0; step < steps; step++) {\n        struct @_io at = *io;\n");
+    say(x, out, "int @_run_n(struct @_ctx *ctx, size_t steps, const struct @_io *io, const struct @_ring *ring) {\n");
+    export_print_size_check(x, "io->", out);
+    export_print_rows(x, "io", out);
+    say(x, out, "    for (size_t step = 0; step < steps; step++) {\n        struct @_io at = *io;\n");
     export_print_move(x, out);
     say(x, out, "        if (run_io(ctx, &at)) return ^_DEVICE_FAILED;\n    }\n    return finish(ctx);\n}\n");
     say(x, out, "static const uint64_t saved_head[2] = { 0x%llxu, ^_STATE_BYTES };\nenum { STATES = %d, STATE_AT = %lld };\n",

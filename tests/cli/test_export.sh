@@ -224,7 +224,6 @@ for model in sizes turns; do
         done
     done
 done
-refused 1 'dim n is 1 to 6; give it with --dim n=SIZE' sizes.tn -o x.cu --target cuda
 
 # The example learns.
 if [ -z "$SANITIZE" ]; then

@@ -130,6 +130,42 @@ int main(void) {
     return !near(loss, want, 6);
 }
 C
+cat >sizes.c <<'C'
+#include "net.h"
+#include "device.h"
+#include "data.h"
+int main(void) { /* a call for each pair of sizes, two steps of a loop, and sizes that are refused */
+    struct net_ctx ctx;
+    struct net_io two;
+    struct net_ring ring;
+    const float *at = want;
+    OPEN;
+    if (INIT(weights, NET_WEIGHTS_BYTES)) return puts("net_init"), 1;
+    if (net_run(&ctx, 7, 2, x, y) != NET_WRONG_SIZE || net_run(&ctx, 2, 3, x, y) != NET_WRONG_SIZE) return puts("a wrong size"), 1;
+    for (int s = 0; s < 4; s++) {
+        const int n = sizes[s][0] * sizes[s][1], m = n * 20;
+        for (int i = 0; i < 720; i++) x[i] = i % (n * 5) * 0.01f;
+        for (int i = 0; i < 2880; i++) y[i] = -7;
+        if (s == 3) {
+            two.dims[0] = sizes[s][0], two.dims[1] = sizes[s][1], two.in_x = x, two.out_y = y;
+            ring.in_x = ring.out_y = 2;
+            two.dims[1]++;
+            if (net_run_n(&ctx, 2, &two, &ring) != NET_WRONG_SIZE) return puts("a wrong size of net_run_n"), 1;
+            two.dims[1]--;
+            if (net_run_n(&ctx, 2, &two, &ring)) return puts("net_run_n"), 1;
+            if (!near(y + m, at, m)) return 1;
+        } else if (net_run(&ctx, sizes[s][0], sizes[s][1], x, y)) {
+            return puts("net_run"), 1;
+        }
+        if (!near(y, at, m)) return 1;
+        for (int i = s == 3 ? 2 * m : m; i < 2880; i++)
+            if (y[i] > -7 || y[i] < -7) return puts("written behind the end"), 1;
+        at += m;
+    }
+    (void)take, (void)give, (void)kept, (void)put_at, (void)get_at;
+    return 0;
+}
+C
 numbers() { # numbers MODEL...: of the outputs of tenon run
     "$tenon" run "$@" --json --quiet | python3 -c 'import json,sys
 def flat(x): return [v for e in x for v in flat(e)] if isinstance(x, list) else [x]
@@ -219,6 +255,43 @@ want=
 for n in 1 2 3 4 5 6; do want="$want $(numbers @digits-train:4 --input x=@x.npy --input t=@t.npy --mode loop --steps $n)f,"; done
 echo "static const float want[] = {$want };" >>data.h
 check @digits-train:4 learn --train
+# Sizes that a call gives: one text for all.
+cat >sizes.tn <<'EOF'
+graph @sizes<n 1..6, m 2..12 by 2>(state turn f32[] = 0, x f32[n,m,5]) {
+  %1 = iota axis=0 f32[5,20]
+  %2 = tanh %1
+  %3 = dot x, %2 contract=[2]x[0] f32[n,m,20]
+  %4 = iota axis=1 f32[n,m,20]
+  %5 = tanh %4
+  %6 = mul %3, %5
+  %7 = dot %6, %3 batch=[0]x[0] contract=[2]x[2] f32[n,m,m]
+  %8 = reduce_max %7 axes=[2] f32[n,m,1]
+  %9 = expand %8 f32[n,m,m]
+  %10 = sub %7, %9
+  %11 = exp %10
+  %12 = sum %11 axes=[2] f32[n,m,1]
+  %13 = expand %12 f32[n,m,m]
+  %14 = div %11, %13
+  %15 = dot %14, %6 batch=[0]x[0] contract=[2]x[1] f32[n,m,20]
+  %t = add turn, 1.0
+  return %15 as "y", %t -> turn
+}
+EOF
+want= sizes=
+for size in "3 8" "6 12" "1 2" "3 6"; do
+    read -r n m <<<"$size"
+    python3 - "$n" "$m" <<'P'
+import struct, sys
+n, m = int(sys.argv[1]), int(sys.argv[2])
+head = "{'descr': '<f4', 'fortran_order': False, 'shape': (%d, %d, 5), }" % (n, m)
+head += " " * (64 - (len(head) + 11) % 64) + "\n"
+open("x.npy", "wb").write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + struct.pack("<%df" % (n * m * 5), *[i * 0.01 for i in range(n * m * 5)]))
+P
+    want="$want $(numbers sizes.tn --input x=@x.npy)" sizes="$sizes { $n, $m },"
+done
+want=$(echo $want)
+echo "static const float want[] = { ${want// /f, }f }; static const int sizes[][2] = {$sizes }; static float x[720], y[2880];" >data.h
+check sizes.tn sizes --train
 if [ $has_nvcc = 1 ]; then # the host's half of nvcc reads what matrix units are written in, too
     echo 'graph @m(a bf16[256,128], b bf16[128,256]) {
       %1 = dot a, b contract=[1]x[0] bf16[256,256]
