@@ -66,8 +66,8 @@ void loop_fold_checks(kernel *k); /* comparisons of indexes that always hold, or
 /* tile.c: vectorize and unroll-and-jam: writes the tiled form by the roles of the loop variables; the scalar kernel stays as it
  * is. Exact, except that a vectorized or unrolled reduction has a partial sum for each copy. */
 kernel *loop_tile(const kernel *k);
-/* vectorize.c: the loop with lanes along which a run gives how far apart the elements of an access are, or which of them a mask
- * lets through; NULL: there is none. */
+/* vectorize.c: the loop with lanes along which a run gives how far apart the elements of an access are, or, of elements that
+ * are no neighbours, which of them a mask lets through; NULL: there is none. */
 const char *loop_lanes_of_run(const kernel *k, const kins *in);
 /* Lanes that loads are transposed by (rows of a square in registers become its columns): 8 of 4 bytes, 4 of 8 bytes, or what
  * the vectors in use allow. */

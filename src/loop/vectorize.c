@@ -5,7 +5,7 @@
 #include "loop/loop.h"
 #include "loop/schedule.h"
 
-enum { MOST_LANES = 64 };
+enum { MOST_LANES = 64, MOST_BOUND = 1 << 30 };
 
 const bool *loop_inside(const kernel *k, kvar v) {
     bool *inside = ARENA_ARRAY(k->a, bool, k->ins.n);
@@ -70,17 +70,22 @@ bool loop_splits_sum(const kernel *k, kvar v, str *why) {
 /* Whether x moves by a literal along v. */
 static bool is_literal_along(affine x, kvar v) { return ext_is_lit(affine_coef(x, v)); }
 
+/* A bound that a run gives, and that lanes of 32 bits are not compared with. */
+static bool is_far(const kernel *k, ext x) {
+    return !ext_is_lit(x) && (ext_lo(k->params, x) < -MOST_BOUND || ext_hi(k->params, x) > MOST_BOUND);
+}
+
 const char *loop_lanes_of_run(const kernel *k, const kins *in) {
     for (kvar v = 0; v < k->vars.n; v++) {
         if (k->vars.at[v].role.lanes <= 1) continue;
-        bool apart = !is_literal_along(in->idx, v), masked = false, of_run = false;
+        bool apart = !is_literal_along(in->idx, v), masked = false, far = false;
         for (int m = 0; m < in->n_mask; m++) {
             const kmask *x = &in->mask[m];
             apart = apart || !is_literal_along(x->e, v);
             masked = masked || affine_coef(x->e, v) != 0;
-            of_run = of_run || !ext_is_lit(x->lo) || !ext_is_lit(x->hi);
+            far = far || is_far(k, x->lo) || is_far(k, x->hi);
         }
-        if (apart || (masked && of_run)) return k->vars.at[v].name;
+        if (apart || (masked && (far || affine_coef(in->idx, v) != 1))) return k->vars.at[v].name;
     }
     return NULL;
 }

@@ -122,6 +122,18 @@ static bool repeats_work(const sched *s, val v, val root, const analysis *after)
            size_mul(flops + (dot ? 0 : TRIP_FLOPS), graph_elems(s->g, v), &once) && again > once;
 }
 
+/* A border of a run's size that strides set apart: which neighbours of the result lie in it is found one by one, where what is
+ * stored with its border is read as vectors. */
+static bool scatters_border(const sched *s, const node *n, const analysis *after) {
+    int last = n->rank - 1;
+    if (n->op != OP_pad || s->opts.rows_only || last < 0 || ext_is_lit(n->dims[last])) return false;
+    for (int i = 0; i < after->visits.n; i++)
+        if (graph_get(s->g, after->visits.at[i].v) == n &&
+            affine_coef(after->visits.at[i].idx[last], after->n_root_vars - 1) > 1)
+            return true;
+    return false;
+}
+
 static const char *cost_objection(const sched *s, val root, const node *n, const group *before, const analysis *after) {
     if (after->n_dots > 1) return "one contraction a kernel: each gets its own tiles";
     if (after->n_dots && !dot_rows_ok(s, after)) return "the contraction would lose its rows";
@@ -208,6 +220,8 @@ static bool try_inside(sched *s, val v, int gi) {
         no = "fusion level 1 keeps whole kernels elementwise";
     bool repeats = !no && !s->opts.rows_only && repeats_work(s, v, root, after);
     if (repeats) s->materialised[v] = "read at many places: computed once and stored, it is less work";
+    if (!no && !repeats && scatters_border(s, n, after))
+        repeats = true, s->materialised[v] = "strides would set its border apart, which is found one by one then";
     if (no || repeats) {
         s->place[v] = PLACE_NONE;
         s->group_of[v] = -1;
