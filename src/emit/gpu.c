@@ -168,6 +168,12 @@ static void print_arrays(clike *e) {
     if (e->reduces_index) str_addf(e->out, "    %sint64_t met_index[%d];\n", e->l->shared, k->block_threads);
 }
 
+static bool is_multiplied(const kernel *k, int sum) { /* by matrix units: its registers are there together, however few steps */
+    for (int i = sum + 1; i < k->ins.n; i++)
+        if (k->ins.at[i].op == K_MMA && k->ins.at[i].c == (reg)sum) return true;
+    return false;
+}
+
 /* Bytes of accumulators in [from, to), the body of a loop or all; of the loops side by side that run on a condition, the most
  * that one has. In a thread's share of a nest those that no loop adds to are its numbers, and no sums that go on. */
 static int64_t accumulated_bytes(const kernel *k, int from, int to) {
@@ -175,9 +181,10 @@ static int64_t accumulated_bytes(const kernel *k, int from, int to) {
     int last = to;
     bool share = k->ins.at[from - 1].op == K_LOOP && k->ins.at[from - 1].par == PAR_BLOCK_THREADS;
     while (share && last > from && k->ins.at[last - 1].op != K_LOOP) last--;
-    for (int i = from; i < last; i++) {
+    for (int i = from; i < to; i++) {
         const kins *in = &k->ins.at[i];
-        if (in->op == K_ACC && in->alu) bytes += in->lanes * (int64_t)dtype_size((tn_dtype)in->dtype);
+        if (in->op == K_ACC && in->alu && (i < last || is_multiplied(k, i)))
+            bytes += in->lanes * (int64_t)dtype_size((tn_dtype)in->dtype);
         if (in->op != K_LOOP) continue;
         int end = kernel_loop_end(k, i);
         int64_t inside = accumulated_bytes(k, i + 1, end);

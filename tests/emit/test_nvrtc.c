@@ -568,6 +568,7 @@ static void test_matrix_units(void **state) {
         { 512, 512, 512, 0, 0, "bf16", "i0 128 i1 256 staged; pack_shared k2 64 bulk; tile; pipeline 4" },
         { 504, 312, 800, 1, 1, "f16", "i0 128 i1 128 staged; pack_shared k2 64 bulk; tile; pipeline 3" },
         { 96, 312, 72, 0, 1, "bf16", "i0 64 i1 64; pack_shared k2 64 bulk; tile" },
+        { 512, 512, 64, 0, 0, "bf16", "i0 128 i1 256 staged; pack_shared k2 64 bulk; tile" },
         { 512, 512, 512, 0, 1, "bf16", "i0 128 i1 256 staged; pack_shared k2 64 bulk; tile; pipeline 4; take_turns 3" },
         { 512, 512, 512, 0, 0, "bf16", "i0 128 i1 256 boxed; pack_shared k2 64 bulk; tile; pipeline 4; take_turns 3 apart" }
     };
