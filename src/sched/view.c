@@ -75,6 +75,14 @@ static bool affine_divide(const kernel *k, affine x, ext s, affine *q, affine *r
 /* Which of two products of dims is the smaller one, so that it takes in another axis. */
 static bool is_smaller(const graph *g, ext x, ext y) { return graph_dim_most(g, x) < graph_dim_most(g, y); }
 
+/* The one of axes [from, to) that is longer than 1; the first where none is; -1: there are several. */
+static int only_axis(const node *n, int from, int to) {
+    int at = from < to ? from : -1, longer = 0;
+    for (int i = from; i < to; i++)
+        if (n->dims[i] != 1) at = i, longer++;
+    return longer < 2 ? at : -1;
+}
+
 static bool view_reshape(const kernel *k, const graph *g, const node *to, const node *from, const affine *idx, affine *out,
                          view_fail *fail) {
     int i = 0, j = 0; /* axes [i0, i) of `to` hold the same elements as [j0, j) of `from` */
@@ -91,8 +99,9 @@ static bool view_reshape(const kernel *k, const graph *g, const node *to, const 
             else
                 break;
         }
-        if (i - i0 == 1 && j - j0 == 1) {
-            out[j0] = idx[i0];
+        int one = only_axis(to, i0, i), other = only_axis(from, j0, j);
+        if (one >= 0 && other >= 0) {
+            for (int x = j0; x < j; x++) out[x] = x == other ? idx[one] : affine_const(0);
             continue;
         }
         affine flat = affine_const(0);
