@@ -3,9 +3,9 @@
  *
  * In: any graph. Out: a contraction of at least MIN_STEPS steps whose results make few tiles has another batch axis, a part of
  * one of its contracted axes, and is summed over it. The parts follow from the shape alone. [order] for floats; integers are
- * exact. f16 and bf16, whose sums would be rounded between, are left alone, and so are vectors times a matrix: those wait for
- * memory, not for each other. dot_batch would undo it, so it is none of the standard list: whoever compiles for such a machine
- * runs it last. */
+ * exact. f16 and bf16, whose sums would be rounded between, are left alone (dot_split_half.c has them where matrix units are),
+ * and so are vectors times a matrix: those wait for memory, not for each other. dot_batch would undo it, so it is none of the
+ * standard list: whoever compiles for such a machine runs it last. */
 #include "pass/rewrite.h"
 
 enum {
@@ -18,12 +18,8 @@ enum {
     MIN_WORK = 1 << 25 /* multiply-adds: below, one more kernel costs more than it brings */
 };
 
-typedef struct sizes {
-    int64_t batch, steps, side[2];
-} sizes;
-
-static sizes sizes_of(const graph *g, const node *d) {
-    sizes s = { 1, 1, { 1, 1 } };
+dot_sizes dot_sizes_of(const graph *g, const node *d) {
+    dot_sizes s = { 1, 1, { 1, 1 } };
     int nb = (int)d->attr[0], nc = (int)d->attr[1];
     for (int x = 0; x < 2; x++) {
         const node *in = graph_get(g, d->in[x]);
@@ -37,18 +33,18 @@ static sizes sizes_of(const graph *g, const node *d) {
 }
 
 static int64_t tiles_along(int64_t n) { return (n + TILE - 1) / TILE; }
+int64_t dot_tiles(const dot_sizes *s) { return s->batch * tiles_along(s->side[0]) * tiles_along(s->side[1]); }
 
 /* In how many parts; 0: as it is. */
-static int64_t wanted_parts(const sizes *s) {
+static int64_t wanted_parts(const dot_sizes *s) {
     if (s->steps < MIN_STEPS || s->side[0] < MIN_SIDE || s->side[1] < MIN_SIDE) return 0;
-    int64_t tiles = s->batch * tiles_along(s->side[0]) * tiles_along(s->side[1]);
+    int64_t tiles = dot_tiles(s);
     if (tiles > FEW_TILES || s->steps < MIN_WORK / (s->batch * s->side[0] * s->side[1])) return 0;
     int64_t most = s->steps / MIN_PART, wanted = WANTED_TILES / tiles;
     return wanted < most ? wanted : most;
 }
 
-/* The largest divisor of n up to `most`. */
-static int64_t divisor(int64_t n, int64_t most) {
+int64_t dot_divisor(int64_t n, int64_t most) {
     int64_t p = most < n ? most : n;
     while (n % p) p--;
     return p;
@@ -89,20 +85,16 @@ static bool is_softmax(const graph *g, val v) {
     return false;
 }
 
-static val split(graph *g, val v, arena *scratch) {
-    (void)scratch;
+static bool takes_softmax(const graph *g, const node *d) { return is_softmax(g, d->in[0]) || is_softmax(g, d->in[1]); }
+
+bool dot_may_split(const graph *g, const node *d) {
+    return d->op == OP_dot && d->rank < TN_MAX_RANK && graph_get(g, d->in[0])->rank < TN_MAX_RANK &&
+           graph_get(g, d->in[1])->rank < TN_MAX_RANK && !takes_softmax(g, d);
+}
+
+val dot_in_parts(graph *g, val v, int which, int64_t parts, tn_dtype t) {
     node d = *graph_get(g, v);
-    if (d.op != OP_dot || is_softmax(g, d.in[0]) || is_softmax(g, d.in[1]) || dtype_is_narrow_float(d.dtype)) return 0;
-    sizes s = sizes_of(g, &d);
-    int nb = (int)d.attr[0], nc = (int)d.attr[1], which = -1;
-    int64_t most = wanted_parts(&s), parts = 1;
-    for (int i = 0; i < nc && most > 1; i++) {
-        int64_t p = divisor(graph_get(g, d.in[0])->dims[d.attr[2 + 2 * nb + i]], most);
-        if (p > parts) parts = p, which = i;
-    }
-    if (parts < 2 || graph_get(g, d.in[0])->rank == TN_MAX_RANK || graph_get(g, d.in[1])->rank == TN_MAX_RANK ||
-        d.rank == TN_MAX_RANK)
-        return 0;
+    int nb = (int)d.attr[0], nc = (int)d.attr[1];
     int64_t batch[2][TN_MAX_RANK], contract[2][TN_MAX_RANK];
     val in[2];
     for (int x = 0; x < 2; x++) {
@@ -111,9 +103,24 @@ static val split(graph *g, val v, arena *scratch) {
         for (int i = 0; i < nc; i++)
             contract[x][i] = d.attr[2 + 2 * nb + x * nc + i] + (d.attr[2 + 2 * nb + x * nc + i] >= axis);
         batch[x][0] = axis;
-        in[x] = cut(g, d.in[x], (int)axis, parts);
+        in[x] = graph_cast(g, cut(g, d.in[x], (int)axis, parts), t);
     }
-    val sums = graph_dot(g, in[0], in[1], batch[0], batch[1], nb + 1, contract[0], contract[1], nc);
+    return graph_dot(g, in[0], in[1], batch[0], batch[1], nb + 1, contract[0], contract[1], nc);
+}
+
+static val split(graph *g, val v, arena *scratch) {
+    (void)scratch;
+    node d = *graph_get(g, v);
+    if (!dot_may_split(g, &d) || dtype_is_narrow_float(d.dtype)) return 0;
+    dot_sizes s = dot_sizes_of(g, &d);
+    int nb = (int)d.attr[0], nc = (int)d.attr[1], which = -1;
+    int64_t most = wanted_parts(&s), parts = 1;
+    for (int i = 0; i < nc && most > 1; i++) {
+        int64_t p = dot_divisor(graph_get(g, d.in[0])->dims[d.attr[2 + 2 * nb + i]], most);
+        if (p > parts) parts = p, which = i;
+    }
+    if (parts < 2) return 0;
+    val sums = dot_in_parts(g, v, which, parts, (tn_dtype)graph_get(g, d.in[0])->dtype);
     return graph_reshape(g, graph_reduce(g, OP_sum, sums, 1), d.rank, d.dims);
 }
 

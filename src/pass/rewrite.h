@@ -39,6 +39,17 @@ bool unit_reshape(const node *x, const node *y, int map[TN_MAX_RANK]);
 bool contract_in(graph *g, arena *scratch, tn_dtype t);         /* contract_bf16.c */
 bool splits_large_reduce(const graph *g, val x, uint64_t axes); /* reduce_split's test, which algebra must not undo */
 
+/* dot_split.c, for contractions without dims of a run: */
+typedef struct dot_sizes {
+    int64_t batch, steps, side[2]; /* steps: of the contraction; rows, and columns, of the result */
+} dot_sizes;
+dot_sizes dot_sizes_of(const graph *g, const node *d);
+int64_t dot_tiles(const dot_sizes *s);             /* of 64 rows and columns that its result has */
+int64_t dot_divisor(int64_t n, int64_t most);      /* the largest of n up to `most` */
+bool dot_may_split(const graph *g, const node *d); /* it is one, there is room for an axis, and it is no part of attention */
+/* The sums of dot v along parts of its contracted axis `which`, of operands as t: t[parts, ..as v..]. */
+val dot_in_parts(graph *g, val v, int which, int64_t parts, tn_dtype t);
+
 static inline bool mask_has(uint64_t mask, int i) { return (mask >> i & 1) != 0; }
 
 #endif
