@@ -5,8 +5,8 @@
  * go over offsets and channels (implicit GEMM).
  *
  * In: a dot of f16 or bf16 of a window over a pad, contracted along its offsets and one more axis, of whole K blocks. Out: the
- * same of a pad of a permute, and of weights in the same order: known ones, or that are in that order already. [order] of
- * additions. */
+ * same of a pad of a permute, and of weights in the same order: known ones, or that are in that order already. Few channels,
+ * which no piece of 8 bytes has, become more, of zeros. [order] of additions. */
 #include "ir/kernel.h"
 #include "pass/rewrite.h"
 
@@ -17,7 +17,7 @@ typedef struct conv {
     int64_t of[4]; /* the axes of the weights that belong to the offsets, in their order, and to the channels */
 } conv;
 
-enum { MOST_WINDOWS = 3 };
+enum { MOST_WINDOWS = 3, PIECE = 4 /* channels */, MANY = 1 << 18 /* results */ };
 
 static bool find_conv(const graph *g, val v, int side, conv *out) {
     const node *d = graph_get(g, v);
@@ -37,12 +37,30 @@ static bool find_conv(const graph *g, val v, int side, conv *out) {
     }
     for (int i = 0; i < out->n; i++)
         if (out->window.attr[1 + 4 * i] == out->c) return false;
-    return out->c >= 0 && out->c < rank - 1 && out->pad.dims[out->c] % KERNEL_MATRIX == 0;
+    return out->c >= 0;
+}
+
+static int64_t channels(const conv *c) { return c->pad.dims[c->c]; }
+
+/* Channels that no piece of a copy has whole, such as the 3 of a picture: the border, which is made in memory anyhow, has more
+ * of them, of zeros, and so have the weights. (7 x 7 of 3 channels to 64 of 112 x 112 results on an H200: 29.0 to 6.2 us.) */
+static val more_channels(graph *g, const conv *c) {
+    int rank = c->pad.rank;
+    int64_t none[TN_MAX_RANK] = { 0 }, after[TN_MAX_RANK], more[TN_MAX_RANK] = { 0 }, n = PIECE - channels(c) % PIECE;
+    memcpy(after, c->pad.attr + rank, (size_t)rank * sizeof *after);
+    after[c->c] += n, more[c->of[c->n]] = n;
+    val in[2], x = graph_pad(g, c->pad.in[0], c->pad.attr, after, c->pad.imm);
+    in[c->side] = remake(g, &c->window, &x, 0, NULL);
+    in[!c->side] = graph_pad(g, c->dot.in[!c->side], none, more, 0);
+    return remake(g, &c->dot, in, 0, NULL);
 }
 
 static val channels_last(graph *g, val v, arena *scratch) {
     conv c;
     if (!find_conv(g, v, 0, &c) && !find_conv(g, v, 1, &c)) return 0;
+    bool few = channels(&c) % PIECE && c.pad.imm == 0 && graph_elems(g, v) >= MANY;
+    if (c.c == c.pad.rank - 1) return few ? more_channels(g, &c) : 0;
+    if (channels(&c) % KERNEL_MATRIX && !few) return 0;
     int rank = c.pad.rank, n_steps = c.n + 1, n = 0;
     int64_t perm[TN_MAX_RANK], before[TN_MAX_RANK], after[TN_MAX_RANK], steps[2][MOST_WINDOWS + 1], order[TN_MAX_RANK];
     window_axis w[MOST_WINDOWS];
