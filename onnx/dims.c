@@ -171,7 +171,7 @@ static bool apply(onnx_call *c, char op, int64_t x, int64_t y, int64_t *v) {
     bool open = onnx_is_dim(x) || onnx_is_dim(y);
     if (op < COMPARES && !open) return plain(op, x, y, v);
     onnx_dim_range(c, x, &lo[0], &hi[0]), onnx_dim_range(c, y, &lo[1], &hi[1]);
-    if ((op == '/' || op == '%') && (lo[0] < 0 || lo[1] < 1)) return false;
+    if ((op == '/' && lo[0] < 0) || ((op == '/' || op == '%') && lo[1] < 1)) return false;
     if (op < COMPARES) {
         *v = op == '%' ? onnx_dim(c, '-', x, onnx_dim(c, '*', onnx_dim(c, '/', x, y), y)) : onnx_dim(c, op, x, y);
         return true;
@@ -278,7 +278,8 @@ bool onnx_fold_sizes(onnx_call *c, bool (*fold)(onnx_call *c)) {
     for (int i = 0; i < ONNX_COUNT(ops); i++) {
         if (strcmp(c->row->name, ops[i].name)) continue;
         if (ops[i].name[0] == 'R' && ops[i].name[2] == 'd') return reduce(c, ops[i].op);
-        return !c->node->n_attrs && elementwise(c, ops[i].op);
+        if (c->node->n_attrs && (ops[i].op != '%' || onnx_attr_int(c, "fmod", 0))) return false;
+        return elementwise(c, ops[i].op);
     }
     return false;
 }

@@ -23,6 +23,7 @@ static tn_tensor in_words(onnx_call *c, onnx_windows *w) {
     const char *from = filters->data;
     for (int64_t i = 0; i < n; i++)
         for (int64_t k = 0; k < words; k++) to[i * words + k] = k < taps ? from[i * taps + k] : 0;
+    w->after[last] += words - taps; /* what they read of an axis that a run gives lies behind its border */
     s.dim[last + 2] = w->kernel[last] = words, w->by_taps = true;
     return tn_cast(tn_const(c->g, TN_I8, s, to), TN_I32);
 }

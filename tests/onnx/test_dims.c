@@ -323,6 +323,12 @@ static void test_shapes(void **state) {
          NODES("Shape x -> s", "Slice s one two -> q", "Sub room q -> more",
                "Concat none none none none more none -> p ; axis:i=0", "Pad x p -> y"),
          ARRAYS(X3, one, two, INTS("room", 12), INTS("none", 0)));
+    /* What is rolled over, forwards and back. */
+    RUNS(15, F32, &standard,
+         NODES("Shape x -> s ; start:i=1 ; end:i=2", "Mod all s -> at ; fmod:i=0", "Slice x at s one -> a",
+               "Slice x zero at one -> b", "Concat a b -> r ; axis:i=1", "Mod one s -> by ; fmod:i=0", "Slice r by s one -> d",
+               "Slice r zero by one -> e", "Concat d e -> y ; axis:i=1"),
+         ARRAYS(X3, zero, one, all));
     RUNS(13, F32, &standard, NODES("Concat x x k -> y ; axis:i=2"), ARRAYS(X3, IN("k", F32, BATCH, SEQ, 1)));
     RUNS(13, F32, &standard, NODES("Concat x x -> y ; axis:i=1"), ARRAYS(X3));
     RUNS(13, F32, &standard, NODES("Unsqueeze x a -> u", "Squeeze u a -> y"), ARRAYS(X3, INTS("a", 0, 2)));
@@ -384,6 +390,13 @@ static void test_ops(void **state) {
          ARRAYS(IN("x", F32, BATCH, 4), (array){ "s", F32, 0, { 0 }, (float[]){ 0.05f }, 4, true, false },
                 (array){ "z", 2, 0, { 0 }, (uint8_t[]){ 100 }, 1, true, false },
                 (array){ "w", 3, 2, { 4, 3 }, (int8_t[]){ 1, 2, 3, -4, 5, 6, 7, -8, 9, 10, 11, 12 }, 12, true, false }));
+    /* Three channels: taps are multiplied in words, which reach behind the border. */
+    RUNS(13, F32, &standard,
+         NODES("QuantizeLinear x s z -> q", "DequantizeLinear q s z -> d", "DequantizeLinear w s -> f",
+               "Conv d f -> y ; strides:l=2,2 ; pads:l=1,1,1,1"),
+         ARRAYS(IN("x", F32, BATCH, 3, 5, SEQ), (array){ "s", F32, 0, { 0 }, (float[]){ 0.05f }, 4, true, false },
+                (array){ "z", 2, 0, { 0 }, (uint8_t[]){ 100 }, 1, true, false },
+                (array){ "w", 3, 4, { 2, 3, 3, 3 }, random_weights, 54, true, false }));
     RUNS(13, F32, &standard,
          NODES("SequenceConstruct x x -> s", "SequenceAt s s0 -> a", "ConcatFromSequence s -> b ; axis:i=1",
                "Concat a b -> y ; axis:i=1"),
