@@ -352,6 +352,24 @@ bool ext_divides(exts *t, ext x, ext y, ext *out) {
 
 ext ext_sub(exts *t, ext x, ext y) { return x == y ? 0 : ext_add(t, x, ext_mul(t, y, -1)); }
 
+/* x / y where the factors of x, one after the other, leave nothing of y: floor(h / 4)*w by 2 is floor(h / 8)*w. */
+static bool divides_factors(exts *t, ext x, int64_t y, ext *out) {
+    const ext_row *r = ext_is_lit(x) ? NULL : exts_row(t, x);
+    ext at[MOST_FACTORS];
+    int n = 0;
+    if (!r || r->op != EXT_MUL || ext_is_lit(r->b) || !add_factors(t, x, at, &n)) return false;
+    for (int64_t rest = y, i = 0; i < n; i++) {
+        rest /= gcd(ext_divisor(t, at[i]), rest);
+        if (i == n - 1 && rest > 1) return false;
+    }
+    *out = 1;
+    for (int i = 0; i < n; i++) {
+        int64_t both = gcd(ext_divisor(t, at[i]), y);
+        *out = ext_mul(t, *out, ext_floor_div(t, at[i], both)), y /= both;
+    }
+    return true;
+}
+
 static ext divide(exts *t, ext_op op, ext x, ext y) {
     if (ext_lo(t, y) < 1) return fail(t, "a size is divided by what may be less than 1");
     const ext_row *r = ext_is_lit(y) ? with_literal(t, x, EXT_MUL) : NULL;
@@ -369,7 +387,9 @@ static ext divide(exts *t, ext_op op, ext x, ext y) {
         return ext_add(t, divide(t, op, whole, y), rest);
     }
     if (ext_is_lit(y) && ext_divisor(t, x) % y == 0) op = EXT_FLOOR;
-    return r && r->b % y == 0 ? ext_mul(t, r->a, r->b / y) : make(t, op, x, y);
+    if (r && r->b % y == 0) return ext_mul(t, r->a, r->b / y);
+    if (r && (both = gcd(r->b < 0 ? -r->b : r->b, y)) > 1) return divide(t, op, ext_mul(t, r->a, r->b / both), y / both);
+    return ext_is_lit(y) && divides_factors(t, x, y, &whole) ? whole : make(t, op, x, y);
 }
 
 ext ext_floor_div(exts *t, ext x, ext y) { return divide(t, EXT_FLOOR, x, y); }
