@@ -6,6 +6,7 @@
 #include "nn.h"
 
 #include <math.h>
+#include <string.h>
 
 typedef struct taps { /* [n_taps * n]: tap k of position i is k * n + i */
     tn_ctx *ctx;
@@ -31,27 +32,55 @@ static void taps_close(taps *t) {
 }
 
 static tn_tensor tap(tn_tensor x, int axis, int64_t n, const int64_t *at) {
-    return tn_gather(x, tn_const(x.graph, TN_I64, TN_DIMS(n), at), axis);
+    tn_tensor all = tn_const(x.graph, TN_I64, TN_DIMS(nn_most(x.graph, n)), at);
+    return tn_gather(x, n < 0 ? tn_slice_axis(all, 0, 0, n, 1) : all, axis);
+}
+
+/* How many positions an axis becomes, of which each element has as many: 0 where that is no whole number. */
+static int64_t whole_times(tn_graph *g, int64_t in, int64_t out) {
+    enum { MOST_TIMES = 16 };
+    if (in >= 0 && out >= 0) return in > 0 && out % in == 0 ? out / in : 0;
+    for (int64_t k = 1; k <= MOST_TIMES; k++)
+        if (nn_times(g, in, k) == out) return k;
+    return 0;
+}
+
+/* Each element so many times: no gather, which goes element by element. */
+static tn_tensor repeated(tn_tensor x, int axis, int64_t times) {
+    tn_shape s = tn_tensor_shape(x), wide = s;
+    memmove(wide.dim + axis + 2, wide.dim + axis + 1, sizeof wide.dim[0] * (size_t)(s.rank - axis - 1));
+    wide.rank++, wide.dim[axis + 1] = 1;
+    x = tn_reshape(x, wide);
+    wide.dim[axis + 1] = times, s.dim[axis] = nn_times(x.graph, s.dim[axis], times);
+    return tn_reshape(tn_expand(x, wide), s);
 }
 
 tn_tensor tn_nn_resample(tn_tensor x, int axis, int64_t n, int n_taps, const int64_t *at, const double *weight) {
     static const char fn[] = "tn_nn_resample";
-    tn_shape s;
+    tn_shape s = tn_tensor_shape(x);
     int a = 0;
-    if (!nn_check(x, fn, 1, &s) || !nn_axis(x, fn, axis, &a)) return (tn_tensor){ x.graph, 0 };
-    if (n < 0 || n_taps < 1 || !at)
+    if ((weight && !nn_check(x, fn, 1, &s)) || !nn_axis(x, fn, axis, &a)) return (tn_tensor){ x.graph, 0 };
+    if (!nn_is_size(n) || n_taps < 1 || !at)
         return nn_fail(x.graph, TN_ERR_INVAL, "%s: %lld positions of %d places", fn, (long long)n, n_taps);
-    for (int64_t i = 0; i < n * n_taps; i++)
-        if (at[i] < 0 || at[i] >= s.dim[a])
+    int64_t most = nn_most(x.graph, n), size = nn_most(x.graph, s.dim[a]), times = whole_times(x.graph, s.dim[a], n);
+    bool repeats = n_taps == 1 && !weight && times > 0 && s.rank < TN_MAX_RANK;
+    for (int64_t i = 0; i < most * n_taps; i++) {
+        if (at[i] < 0 || at[i] >= size)
             return nn_fail(x.graph, TN_ERR_SHAPE, "%s: place %lld of an axis of size %lld", fn, (long long)at[i],
-                           (long long)s.dim[a]);
+                           (long long)size);
+        repeats = repeats && at[i] == i / times;
+    }
+    if (repeats) return repeated(x, a, times);
     tn_shape along = { .rank = s.rank };
-    for (int i = 0; i < s.rank; i++) along.dim[i] = i == a ? n : 1;
+    for (int i = 0; i < s.rank; i++) along.dim[i] = i == a ? most : 1;
     tn_dtype t = tn_tensor_dtype(x), inside = t == TN_F16 || t == TN_BF16 ? TN_F32 : t;
     tn_tensor y = { x.graph, 0 }, wide = weight ? tn_cast(x, inside) : x;
     for (int k = 0; k < n_taps; k++) {
-        tn_tensor part = tap(wide, a, n, at + k * n);
-        if (weight) part = tn_mul(part, tn_cast(tn_const(x.graph, TN_F64, along, weight + k * n), inside));
+        tn_tensor part = tap(wide, a, n, at + k * most);
+        if (weight) {
+            tn_tensor by = tn_const(x.graph, TN_F64, along, weight + k * most);
+            part = tn_mul(part, tn_cast(n < 0 ? tn_slice_axis(by, a, 0, n, 1) : by, inside));
+        }
         y = k ? tn_add(y, part) : part;
     }
     return tn_cast(y, t);
@@ -148,9 +177,21 @@ static tn_tensor part_of_filter(const resize *r, tn_tensor d) {
 }
 static tn_tensor resize_open_axis(tn_tensor x, int axis, int64_t out, const tn_nn_interpolate_opts *o) {
     resize r = { *o, tn_tensor_shape(x).dim[axis], out, 0, 1 };
+    bool nearest = o->mode == TN_NN_NEAREST || o->mode == TN_NN_NEAREST_EXACT;
+    int64_t times = nearest && !o->align_corners ? whole_times(x.graph, r.in, out) : 0;
+    if (times) { /* places that all sizes have */
+        taps t;
+        tn_tensor y = { x.graph, 0 };
+        r.scale = 1 / (double)times, r.in = nn_most(x.graph, r.in);
+        if (taps_open(x.graph, nn_most(x.graph, out), 1, &t)) {
+            fill_nearest(&r, &t);
+            y = tn_nn_resample(x, axis, out, 1, t.at, NULL);
+        }
+        taps_close(&t);
+        return y;
+    }
     tn_tensor at = places(&r, x.graph), y = { x.graph, 0 };
-    if (o->mode == TN_NN_NEAREST || o->mode == TN_NN_NEAREST_EXACT)
-        return tn_gather(x, tn_cast(tn_floor(o->align_corners ? tn_add_scalar(at, 0.5) : at), TN_I64), axis);
+    if (nearest) return tn_gather(x, tn_cast(tn_floor(o->align_corners ? tn_add_scalar(at, 0.5) : at), TN_I64), axis);
     tn_dtype t = tn_tensor_dtype(x), inside = t == TN_F16 || t == TN_BF16 ? TN_F32 : t;
     tn_shape along = { .rank = tn_tensor_shape(x).rank };
     for (int i = 0; i < along.rank; i++) along.dim[i] = i == axis ? out : 1;

@@ -81,8 +81,7 @@ static tn_tensor resize_axis(onnx_call *c, const resize *r, int axis, tn_tensor 
     t.outside = ONNX_NEW(c->im->env, bool, m + 1);
     for (int64_t i = 0; i < m; i++) taps_at(c, r, axis, i, &t);
     for (int i = 0; i < r->in.rank; i++) dims[i] = i == axis ? m : 1;
-    tn_tensor y = t.n > 1 ? tn_nn_resample(x, axis, m, t.n, t.at, t.weight)
-                          : tn_gather(x, onnx_ints_const(c, t.at, (int)m), axis); /* also of whole numbers */
+    tn_tensor y = tn_nn_resample(x, axis, m, t.n, t.at, t.n > 1 ? t.weight : NULL);
     tn_shape along = onnx_dims(dims, r->in.rank);
     if (t.any_outside) y = tn_select(tn_const(c->g, TN_BOOL, along, t.outside), onnx_scalar(y, r->extrapolation), y);
     return y;
@@ -94,30 +93,21 @@ static tn_tensor resize_axis(onnx_call *c, const resize *r, int axis, tn_tensor 
  * run's axis is its last element, as a gather takes it. */
 static tn_tensor resize_open_axis(onnx_call *c, const resize *r, int axis, tn_tensor x) {
     taps t = { .n = r->cubic ? 4 : r->linear ? 2 : 1 };
-    int64_t lo, most, out = r->out.dim[axis];
-    int rank = r->in.rank;
-    onnx_dim_range(c, out, &lo, &most);
+    int64_t lo, most, out = r->out.dim[axis], in;
+    onnx_dim_range(c, r->in.dim[axis], &lo, &in), onnx_dim_range(c, out, &lo, &most);
     if (most > 1 << 20) onnx_refuse(c, "up to %lld elements along axis %d, whose size a run gives", (long long)most, axis);
-    tn_shape along = { .rank = rank };
-    for (int i = 0; i < rank; i++) along.dim[i] = i == axis ? most : 1;
-    int64_t *at = ONNX_NEW(c->im->env, int64_t, most + 1);
-    double *weight = ONNX_NEW(c->im->env, double, most + 1);
-    tn_dtype type = tn_tensor_dtype(x);
-    tn_tensor y = { c->g, 0 };
-    for (int k = 0; k < t.n; k++) {
-        for (int64_t i = 0; i < most; i++) {
-            double p = place(c, r, axis, (double)i), base = t.n == 1 ? nearest(c, p) : floor(p), w[4] = { 1 };
-            int64_t first = (int64_t)base - (t.n == 4) + k;
-            if (t.n == 2) w[0] = 1 - (p - base), w[1] = p - base;
-            if (t.n == 4) cubic_weights(r->a, p - base, w);
-            at[i] = first < 0 ? 0 : first, weight[i] = w[k];
+    int64_t *at = ONNX_NEW(c->im->env, int64_t, t.n * most + 1);
+    double *weight = ONNX_NEW(c->im->env, double, t.n *most + 1);
+    for (int64_t i = 0; i < most; i++) {
+        double p = place(c, r, axis, (double)i), base = t.n == 1 ? nearest(c, p) : floor(p), w[4] = { 1 };
+        if (t.n == 2) w[0] = 1 - (p - base), w[1] = p - base;
+        if (t.n == 4) cubic_weights(r->a, p - base, w);
+        for (int k = 0; k < t.n; k++) {
+            int64_t from = (int64_t)base - (t.n == 4) + k;
+            at[k * most + i] = from < 0 ? 0 : from < in ? from : in - 1, weight[k * most + i] = w[k];
         }
-        tn_tensor part = tn_gather(x, tn_slice_axis(onnx_ints_const(c, at, (int)most), 0, 0, out, 1), axis);
-        tn_tensor by = tn_cast(tn_slice_axis(tn_const(c->g, TN_F64, along, weight), axis, 0, out, 1), type);
-        if (t.n > 1) part = tn_mul(part, by);
-        y = k ? tn_add(y, part) : part;
     }
-    return y;
+    return tn_nn_resample(x, axis, out, t.n, at, t.n > 1 ? weight : NULL);
 }
 
 static bool is_mode(onnx_call *c, const char *word) {

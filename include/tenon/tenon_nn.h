@@ -134,7 +134,8 @@ typedef struct {
  * antialiasing -1/2. Along one axis after the other. */
 TN_API tn_tensor tn_nn_interpolate(tn_tensor x /* f[N,..image..,C] */, tn_nn_interpolate_opts opts);
 /* What interpolations are made of: n positions along axis, each the sum over k of weight[k*n+i] * x[at[k*n+i]]. weight NULL:
- * the elements themselves, for n_taps 1. */
+ * the elements themselves, for n_taps 1. Where a run gives n, at and weight are for the most positions (n in their indexes), of
+ * which a run has the first, and a place behind the axis's end is its last element. */
 TN_API tn_tensor tn_nn_resample(tn_tensor x, int axis, int64_t n, int n_taps, const int64_t *at, const double *weight);
 
 typedef enum { TN_NN_GRID_ZEROS, TN_NN_GRID_BORDER, TN_NN_GRID_REFLECTION } tn_nn_grid_padding;

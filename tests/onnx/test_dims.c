@@ -472,6 +472,11 @@ static void test_layers(void **state) {
     RUNS(13, F32, &standard,
          NODES("Shape x -> s", "Slice s zero two -> lead", "Concat lead size -> t ; axis:i=0", "Resize x _ _ t -> y"),
          ARRAYS(IN("x", F32, BATCH, 3, 4, 5), INTS("zero", 0), INTS("two", 2), INTS("size", 6, 7)));
+    RUNS(13, F32, &standard,
+         NODES("Resize x _ k -> y ; mode:s=nearest ; coordinate_transformation_mode:s=asymmetric ; nearest_mode:s=floor"),
+         ARRAYS(IN("x", F32, BATCH, 3, SEQ, 5), WHOLE("k", F32, float, 1, 1, 3, 2))); /* each element so many times */
+    RUNS(13, I64, &standard, NODES("Resize x _ k -> y ; mode:s=nearest ; nearest_mode:s=ceil"),
+         ARRAYS(IN("x", I64, BATCH, 3, SEQ, 5), WHOLE("k", F32, float, 1, 1, 2, 2))); /* and not quite that */
     RUNS(9, F32, &standard, NODES("Upsample x k -> y"),
          ARRAYS(IN("x", F32, BATCH, 3, 4, 5), WHOLE("k", F32, float, 1, 1, 2, 2)));
     RUNS(13, F32, &standard, NODES("ConvTranspose x k b -> y ; strides:l=2,2 ; pads:l=1,1,0,0 ; output_padding:l=1,1"),
