@@ -15,10 +15,6 @@
 
 enum { MOST_WORK = 256 /* instructions of elementwise work, each as often as it is read */ };
 
-static bool is_own(const kins *in, kvar v) {
-    return in->idx.base == 0 && in->idx.n == 1 && in->idx.t[0].var == v && in->idx.t[0].coef == 1 && !in->n_mask && !in->dyn;
-}
-
 /* ---- reading ---- */
 
 static bool read_range(row_tiles *w, int from, int to, int tiles);
@@ -117,7 +113,7 @@ static bool read_product(row_tiles *w, rt_nest *n) {
     for (int i = n->loop; i < n->upd; i++) {
         const kins *in = rt_ins(w, i);
         bool own = rt_local(w, in) && in->op == K_LOAD && i > n->inner;
-        if (own && !(i == (int)of[rows] && is_own(in, step)))
+        if (own && !(i == (int)of[rows] && loop_is_own(in, step)))
             return step_refuse(w->why, "a contraction computes with what it takes of the row");
         if ((needed[0][i] || needed[1][i]) &&
             (i == n->acc || in->op == K_LOOP || (in->op == K_LOAD && i < n->inner && rt_local(w, in))))
@@ -149,7 +145,7 @@ static bool place(row_tiles *w, int i, bool *more) {
         bool operand = n->kind == RT_PRODUCT && j > n->inner && j < kernel_loop_end(w->k, n->inner);
         if (!rt_local(w, in) || operand) continue;
         rt_buf *b = &w->bufs[in->buf];
-        if (!is_own(in, n->v))
+        if (!loop_is_own(in, n->v))
             return step_refuse(w->why, "a nest needs other elements than its own of what a row has computed");
         const rt_nest *other = b->nest ? &w->nests.at[b->nest - 1] : NULL;
         if (other && n->placed && (other->vectors != n->vectors || other->n != n->n))
@@ -201,7 +197,7 @@ static void find_copies(row_tiles *w) {
             takes |= in->op == K_LOAD && rt_local(w, in);
         }
         const kins *s = rt_ins(w, n->store);
-        if (stores == 1 && !takes && rt_local(w, s) && w->bufs[s->buf].shared && is_own(s, n->v) &&
+        if (stores == 1 && !takes && rt_local(w, s) && w->bufs[s->buf].shared && loop_is_own(s, n->v) &&
             is_operand_only(w, s->buf) && !takes_numbers(w, n, NULL))
             n->kind = RT_COPY;
     }

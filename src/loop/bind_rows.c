@@ -30,12 +30,6 @@ typedef struct dealing {
 
 enum { MEETING = 12 /* cost of a step of combining */ };
 
-static bool has(const kernel *k, int from, int to, kop op) {
-    for (int i = from; i < to; i++)
-        if (k->ins.at[i].op == op) return true;
-    return false;
-}
-
 static double rounds(const kernel *k, int i, int n, int block_threads) {
     double p = 1;
     for (int d = 0; d < n; d++) p *= (double)(k->ins.at[i + d].hi - k->ins.at[i + d].lo);
@@ -60,12 +54,13 @@ static bool writes_apart(const kernel *k, int i, int n, int end) {
 static dealing choose(const kernel *k, int i, int block_threads) {
     int end = kernel_loop_end(k, i), n = gpu_perfect_loops(k, i);
     double steps = (double)(k->ins.at[i].hi - k->ins.at[i].lo);
-    bool sums = k->vars.at[k->ins.at[i].var].reduce, writes = has(k, i, end, K_STORE) || has(k, i, end, K_SCATTER);
+    bool sums = k->vars.at[k->ins.at[i].var].reduce,
+         writes = loop_find_op(k, i, end, K_STORE) || loop_find_op(k, i, end, K_SCATTER);
     kvar fast = k->ins.at[i + n - 1].var;
     dealing best = { .kind = DEAL_BODY, .n = 1, .cost = steps * (loop_rows_cost(k, i + 1, end, block_threads) + 2) };
     if (!sums && writes_apart(k, i, n, end)) {
         double cost = rounds(k, i, n, block_threads) * (loop_thread_cost(k, i + n, end - n + 1, fast) + 4);
-        if (cost <= best.cost || !has(k, i + n, end, K_LOOP)) best = (dealing){ DEAL_PARALLEL, n, cost };
+        if (cost <= best.cost || !loop_find_op(k, i + n, end, K_LOOP)) best = (dealing){ DEAL_PARALLEL, n, cost };
         return best;
     }
     if (!sums || writes) return best;
@@ -148,8 +143,8 @@ void gpu_row_touch(row_writer *w, int from, int to) {
 void gpu_row_place(const row_writer *w, kins *in) {
     if (!w->n_rows) return;
     build_set_var(w->o->a, in, w->row, w->row_is);
-    bool memory = in->op == K_LOAD || in->op == K_STORE || in->op == K_SCATTER;
-    if (memory && kbuf_is_local(&w->o->bufs.at[in->buf]) && w->o->bufs.at[in->buf].elems != w->k->bufs.at[in->buf].elems)
+    if (kernel_touches(in) && kbuf_is_local(&w->o->bufs.at[in->buf]) &&
+        w->o->bufs.at[in->buf].elems != w->k->bufs.at[in->buf].elems)
         in->idx = build_plus(w->o->a, in->idx, w->copy, w->k->bufs.at[in->buf].elems);
 }
 
@@ -233,7 +228,7 @@ static void combine(row_writer *w, int from, int to) {
 
 /* A serial loop with meetings inside: the next iteration may touch what this one did, so all meet at its end. */
 static void write_serial(row_writer *w, int i, int end) {
-    bool outermost = !w->quiet && !has(w->k, i, end, K_STORE);
+    bool outermost = !w->quiet && !loop_find_op(w->k, i, end, K_STORE);
     if (outermost) { /* a scatter: the same thread is always at the same element */
         gpu_row_touch(w, i, end);
         w->quiet = true;

@@ -54,7 +54,7 @@ static bool is_possible(cluster_parts *p) {
         if (c->n != p->l.c.at[0].n || !cluster_takes(k, 1, c)) return false;
         for (int j = c->loop; j < c->end; j++) {
             const kins *in = &k->ins.at[j];
-            if ((in->op == K_LOAD || in->op == K_STORE) && k->bufs.at[in->buf].kind == KB_LOCAL) p->common[in->buf] = true;
+            if (loop_is_local(k, in)) p->common[in->buf] = true;
         }
     }
     for (int b = 0; b < k->bufs.n; b++)

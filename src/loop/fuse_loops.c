@@ -8,10 +8,6 @@ static bool walks_as_one(const kernel *k, affine x, kvar outer, kvar inner) {
     return affine_coef(x, outer) == ext_mul(k->params, k->vars.at[inner].extent, affine_coef(x, inner));
 }
 
-static bool is_local(const kernel *k, const kins *in) {
-    return (in->op == K_LOAD || in->op == K_STORE) && k->bufs.at[in->buf].kind == KB_LOCAL;
-}
-
 static bool can_merge(const kernel *k, int loop, kvar outer, kvar inner, str *why) {
     const kvar_info *a = &k->vars.at[outer], *b = &k->vars.at[inner];
     if (a->row != b->row || a->reduce != b->reduce)
@@ -19,7 +15,7 @@ static bool can_merge(const kernel *k, int loop, kvar outer, kvar inner, str *wh
     int end = kernel_loop_end(k, loop);
     for (int i = loop; i < end; i++) {
         const kins *in = &k->ins.at[i];
-        bool only_numbers_copies = is_local(k, in) && a->row; /* that is all row terms of local memory do */
+        bool only_numbers_copies = loop_is_local(k, in) && a->row; /* that is all row terms of local memory do */
         if (!only_numbers_copies && !walks_as_one(k, in->idx, outer, inner))
             return step_refuse(why, "instruction %%%d does not walk through memory along %s and %s as one", i, a->name,
                                b->name);

@@ -153,7 +153,7 @@ bool gpu_can_bind(const kernel *k, kvar but, int64_t threads, str *why) {
 }
 
 static bool is_by_rows(const kernel *k, const kins *in) {
-    if ((in->op != K_LOAD && in->op != K_STORE) || k->bufs.at[in->buf].kind != KB_LOCAL) return false;
+    if (!loop_is_local(k, in)) return false;
     for (int x = 0; x < in->idx.n; x++)
         if (k->vars.at[in->idx.t[x].var].row) return true;
     return false;

@@ -90,6 +90,26 @@ kernel *loop_put_nests(const kernel *k, kernel *const *tiled);
 
 /* ---- facts that steps and choices share ---- */
 
+/* The first instruction of [from, to) with that op; 0: there is none. */
+static inline int loop_find_op(const kernel *k, int from, int to, kop op) {
+    while (from < to && k->ins.at[from].op != op) from++;
+    return from < to ? from : 0;
+}
+/* How many sums of products [from, to) has: contractions. */
+static inline int loop_products(const kernel *k, int from, int to) {
+    int n = 0;
+    for (int i = from; i < to; i++) n += k->ins.at[i].op == K_UPD && k->ins.at[i].alu == OP_dot;
+    return n;
+}
+/* A load or store of what waits between the nests of a row; a load or store at the element that the loop over v is at. */
+static inline bool loop_is_local(const kernel *k, const kins *in) {
+    return (in->op == K_LOAD || in->op == K_STORE) && k->bufs.at[in->buf].kind == KB_LOCAL;
+}
+static inline bool loop_is_own(const kins *in, kvar v) {
+    const affine *x = &in->idx;
+    return x->base == 0 && x->n == 1 && x->t[0].var == v && x->t[0].coef == 1 && !in->n_mask && !in->dyn;
+}
+
 /* The variables in an index; in an instruction's index and masks. For kernels of at most MAX_LOOPS variables. */
 static inline uint64_t loop_vars(affine x) {
     uint64_t m = 0;

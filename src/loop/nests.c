@@ -70,8 +70,6 @@ static void mark_rows(kernel *k) {
     }
 }
 
-static bool is_memory(const kins *in) { return in->op == K_LOAD || in->op == K_STORE || in->op == K_SCATTER; }
-
 /* What the nest does with each buffer. A local one is its own when the rows of the block do not tell its elements apart: then
  * rows number its copies. */
 static void take_bufs(part *p, kvar row) {
@@ -81,7 +79,7 @@ static void take_bufs(part *p, kvar row) {
         bool reads = false, writes = false, rows = x->kind != KB_LOCAL;
         for (int i = 1; i < k->ins.n; i++) {
             const kins *in = &k->ins.at[i];
-            if (!is_memory(in) || in->buf != b) continue;
+            if (!kernel_touches(in) || in->buf != b) continue;
             reads |= in->op != K_STORE, writes |= in->op != K_LOAD;
             rows |= affine_coef(in->idx, row) != 0;
         }
@@ -92,7 +90,7 @@ static void take_bufs(part *p, kvar row) {
             x->kind = reads && writes ? KB_INOUT : writes ? KB_OUT : KB_IN;
         } else {
             for (int i = 1; i < k->ins.n; i++)
-                if (is_memory(&k->ins.at[i]) && k->ins.at[i].buf == b)
+                if (kernel_touches(&k->ins.at[i]) && k->ins.at[i].buf == b)
                     for (kvar v = 0; v < k->vars.n; v++)
                         if (k->vars.at[v].row && !affine_coef(k->ins.at[i].idx, v))
                             k->ins.at[i].idx = build_plus(k->a, k->ins.at[i].idx, affine_var(k->a, v), x->elems);
@@ -227,7 +225,7 @@ static void put_nest(blocks *w, int loop, const kernel *x) {
     reg *at = ARENA_ARRAY(w->o->a, reg, x->ins.n);
     for (int i = 1; i < x->ins.n; i++) {
         kins in = moved(w->o->a, &x->ins.at[i], to, at);
-        if (is_memory(&in) || in.op == K_PREFETCH) in.buf = (uint16_t)buf[in.buf];
+        if (kernel_touches(&in) || in.op == K_PREFETCH) in.buf = (uint16_t)buf[in.buf];
         at[i] = kernel_push(w->o, in);
     }
 }

@@ -85,9 +85,7 @@ typedef struct row {
 } row;
 
 static const kins *ins(const row *w, int i) { return &w->k->ins.at[i]; }
-static bool is_local(const row *w, const kins *in) {
-    return (in->op == K_LOAD || in->op == K_STORE) && w->k->bufs.at[in->buf].kind == KB_LOCAL;
-}
+static bool is_local(const row *w, const kins *in) { return loop_is_local(w->k, in); }
 static kvar var_of(const row *w, const nest *n) { return ins(w, n->loop)->var; }
 
 /* ---- what the row is made of ---- */
@@ -147,11 +145,6 @@ static reg stored_value(const row *w, const kins *store) {
     return cast->op == K_CAST && cast->dtype == dtype && cast->src == TN_F32 ? cast->a : wrap->a;
 }
 
-/* The element that the nest is at. */
-static bool is_own(const kins *in, kvar v) {
-    return in->idx.base == 0 && in->idx.n == 1 && in->idx.t[0].var == v && in->idx.t[0].coef == 1 && !in->n_mask && !in->dyn;
-}
-
 /* What is loaded of what a nest has computed is that. */
 static reg resolve(const row *w, reg r) {
     for (;;) {
@@ -188,7 +181,7 @@ static bool takes_weight(const row *w, taker *x, reg r, kvar key) {
     const kins *wrap = ins(w, (int)r), *cast = ins(w, (int)wrap->a);
     bool rounds = wrap->op == K_WRAP && dtype_is_narrow_float(wrap->src) && cast->op == K_CAST && cast->src == TN_F32;
     reg from = rounds ? cast->a : r;
-    if (!is_local(w, ins(w, (int)from)) || !is_own(ins(w, (int)from), key)) return false;
+    if (!is_local(w, ins(w, (int)from)) || !loop_is_own(ins(w, (int)from), key)) return false;
     x->rounding[0] = from, x->rounding[1] = rounds ? wrap->a : from, x->rounding[2] = r;
     return true;
 }
@@ -251,11 +244,11 @@ static bool mark_keys(row *w) {
         if (x->inner && !scores) return step_refuse(w->why, "a third contraction takes the scores");
         for (int i = x->loop; i < x->end; i++) {
             const kins *in = ins(w, i);
-            if (in->op == K_STORE && (!is_local(w, in) || !is_own(in, var_of(w, x))))
+            if (in->op == K_STORE && (!is_local(w, in) || !loop_is_own(in, var_of(w, x))))
                 return step_refuse(w->why, "the scores are needed elsewhere, too");
             int s = in->op == K_LOAD && is_local(w, in) ? store_before(w, in->buf, i) : 0;
             bool of_key = s && w->nests.at[w->nest_of[s] - 1].key;
-            if (of_key && (!is_own(in, var_of(w, x)) || (scores && i < kernel_loop_end(w->k, x->inner))))
+            if (of_key && (!loop_is_own(in, var_of(w, x)) || (scores && i < kernel_loop_end(w->k, x->inner))))
                 return step_refuse(w->why, "a score needs others than its own");
         }
     }

@@ -97,12 +97,6 @@ static void list_fetches(const kernel *k, const rows *r, int loop, const kins *l
 
 /* ---- results ---- */
 
-static bool is_contraction(const kernel *k, int loop, int end) {
-    for (int i = loop + 1; i < end; i++)
-        if (k->ins.at[i].op == K_UPD && k->ins.at[i].alu == OP_dot) return true;
-    return false;
-}
-
 /* Whether the load may go behind the stores from there to `to`: none of them writes what it reads. */
 static bool may_pass(const kernel *k, const kins *load, int from, int to) {
     for (int i = from; i < to; i++) {
@@ -119,7 +113,7 @@ static bool may_pass(const kernel *k, const kins *load, int from, int to) {
 static int first_use_behind(const kernel *k, int load, int end) {
     for (int i = load + 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
-        bool uses = in->a == (reg)load || in->b == (reg)load || in->c == (reg)load || in->dyn == (reg)load;
+        bool uses = build_takes(in, (reg)load);
         if (uses || (i > end && (in->op == K_LOOP || in->op == K_END))) return uses && i > end ? i : 0;
     }
     return 0;
@@ -214,7 +208,7 @@ bool step_prefetch_results(kernel **kk, const loop_step *s, str *why) {
         kins fetches[MOST_RESULTS];
         if (k->ins.at[i].op != K_LOOP || !k->vars.at[k->ins.at[i].var].reduce) continue;
         int end = kernel_loop_end(k, i);
-        if (!is_contraction(k, i, end)) continue;
+        if (!loop_products(k, i, end)) continue;
         int sunk = next ? 0 : sink_loads(k, i, end, buf);
         i -= sunk, end -= sunk;
         int n = next ? list_next(k, i, end, buf, fetches) : list_results(k, end, buf, fetches);

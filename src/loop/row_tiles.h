@@ -74,9 +74,7 @@ typedef struct row_tiles {
 } row_tiles;
 
 static inline const kins *rt_ins(const row_tiles *w, int i) { return &w->k->ins.at[i]; }
-static inline bool rt_local(const row_tiles *w, const kins *in) {
-    return (in->op == K_LOAD || in->op == K_STORE) && w->k->bufs.at[in->buf].kind == KB_LOCAL;
-}
+static inline bool rt_local(const row_tiles *w, const kins *in) { return loop_is_local(w->k, in); }
 
 /* The last rows of all may be less than a block's; columns, or tiles, at most. */
 static inline bool rt_row_tail(const row_tiles *w) { return ext_divisor(w->k->params, w->rows) % w->block != 0; }

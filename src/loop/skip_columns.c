@@ -241,12 +241,6 @@ static bool find_product(finder *f, int at) {
     return true;
 }
 
-static bool is_innermost(const kernel *k, int loop, int end) {
-    for (int i = loop + 1; i < end; i++)
-        if (k->ins.at[i].op == K_LOOP) return false;
-    return true;
-}
-
 /* Buffers that become ZERO have no other stores than those of the loops that go. */
 static bool stores_are_known(const finder *f) {
     const kernel *k = f->k;
@@ -267,7 +261,7 @@ static bool follow_scores(finder *f) {
         const kins *in = &k->ins.at[i];
         if (in->op == K_LOOP) {
             int end = kernel_loop_end(k, i);
-            if (!is_innermost(k, i, end)) continue;
+            if (loop_find_op(k, i + 1, end, K_LOOP)) continue; /* not innermost */
             if (!find_product(f, i) && !find_column_loop(f, i, end)) return false;
             i = end;
         } else if (reads_zeros(f, in)) {

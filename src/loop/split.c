@@ -1,6 +1,7 @@
 /* split.c - strip mining: a loop of independent iterations becomes pieces, and the loop over the pieces the outermost one: what
  * a piece touches is used whole before the next. In and out: scalar form. */
 #include "loop/build.h"
+#include "loop/loop.h"
 #include "loop/schedule.h"
 
 /* What is read of buffer `buf` is the same in every piece. */
@@ -35,8 +36,7 @@ bool step_split(kernel **kk, const loop_step *s, str *why) {
         found |= in->op == K_LOOP && in->var == v;
         if (in->op == K_LOOP && in->var == v && (in->lo != 0 || in->hi != extent || in->step != 1 || in->par))
             return step_refuse(why, "loop %s is cut or dealt out already", name);
-        if ((in->op == K_LOAD || in->op == K_STORE) && k->bufs.at[in->buf].kind == KB_LOCAL)
-            return step_refuse(why, "b%d waits in local memory from one loop to another", in->buf);
+        if (loop_is_local(k, in)) return step_refuse(why, "b%d waits in local memory from one loop to another", in->buf);
     }
     if (!found) return step_refuse(why, "loop %s is part of another one", name);
     kvar b = kernel_var(k, "vb", extent / piece, true, false);

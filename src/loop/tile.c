@@ -118,10 +118,7 @@ static copies tail_copies(krole r, int64_t rest, bool again) {
 /* Whether elements may be made twice by neighbouring vectors of one tile: all of these read before any of them writes, so both
  * make the same. */
 static bool makes_again(const kernel *k, int loop, int end) {
-    if (k->vars.at[k->ins.at[loop].var].reduce) return false;
-    for (int i = loop + 1; i < end; i++)
-        if (k->ins.at[i].op == K_SCATTER) return false;
-    return true;
+    return !k->vars.at[k->ins.at[loop].var].reduce && !loop_find_op(k, loop, end, K_SCATTER);
 }
 
 /* One for each copy of whole tiles, and one for each narrower vector where some run may have it: what a run has none of stays
@@ -284,7 +281,7 @@ static int partial_slot(const tiler *t, reg acc, const where *w) {
 static kins instance(const tiler *t, int i, const where *w) {
     const kins *s = &t->k->ins.at[i];
     kins in = *s;
-    bool local = (s->op == K_LOAD || s->op == K_STORE) && t->k->bufs.at[s->buf].kind == KB_LOCAL;
+    bool local = loop_is_local(t->k, s);
     uint64_t set = tiled(t, t->dep[i]);
     in.a = operand(t, s->a, w), in.b = operand(t, s->b, w), in.c = operand(t, s->c, w), in.dyn = operand(t, s->dyn, w);
     in.lanes = (uint8_t)lanes_at(t, set, w);

@@ -69,7 +69,7 @@ static double wait_ns(const kernel *k, const machine *m, const kins *in, double 
 
 static void add_work(const kernel *k, const machine *m, const kins *in, double runs, gpu_work *w) {
     double lanes = in->lanes;
-    if (in->op == K_LOAD || in->op == K_STORE || in->op == K_SCATTER) {
+    if (kernel_touches(in)) {
         uint8_t kind = k->bufs.at[in->buf].kind;
         double size = (double)dtype_size((tn_dtype)k->bufs.at[in->buf].dtype);
         if (kind == KB_LOCAL) return; /* registers */

@@ -65,14 +65,9 @@ static bool lies_alike(const footprint *f, const fp_access *x, const kins *in, i
 
 typedef VEC(int64_t) bases;
 
-static int by_value(const void *a, const void *b) {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
 static bool is_less(const void *x, const void *y, const void *ud) {
     (void)ud;
-    return by_value(x, y) < 0;
+    return *(const int64_t *)x < *(const int64_t *)y;
 }
 
 /* Bases as spans: neighbours that touch are one run, and runs lie as far apart as the nearest two. */
@@ -113,7 +108,7 @@ static void find_accesses(footprint *f) {
     VEC(bases) lists = { 0 };
     for (int i = 1; i < f->k->ins.n; i++) {
         const kins *in = &f->k->ins.at[i];
-        if (in->op != K_LOAD && in->op != K_STORE && in->op != K_SCATTER && in->op != K_PREFETCH) continue;
+        if (!kernel_touches(in) && in->op != K_PREFETCH) continue;
         int x = f->at.n - 1, loop = f->loop_of[i];
         while (x >= 0 && !lies_alike(f, &f->at.at[x], in, loop)) x = f->at.at[x].ins > f->loops.at[loop].ins ? x - 1 : -1;
         if (x < 0) {

@@ -171,8 +171,6 @@ static sharing share(const finder *f, int b, int c) {
 
 /* ---- before and after ---- */
 
-static bool is_memory(const kins *in) { return in->op == K_LOAD || in->op == K_STORE || in->op == K_SCATTER; }
-
 /* Where threads wait for each other's memory: a sum of a whole thread block ends with a barrier, one by shuffles may not. */
 static bool separates(const kins *in) {
     return in->op == K_BARRIER || in->op == K_BLOCK_ARGREDUCE || (in->op == K_BLOCK_REDUCE && !in->width);
@@ -186,7 +184,7 @@ static bool walk(finder *f, int at, int by, bool again) {
         if (f->seen[at] & (1 << again)) return true;
         f->seen[at] |= (uint8_t)(1 << again);
         if (separates(in) && at != f->barrier) return true;
-        if (is_memory(in) && f->k->bufs.at[in->buf].kind != KB_LOCAL) {
+        if (kernel_touches(in) && f->k->bufs.at[in->buf].kind != KB_LOCAL) {
             if (list->n == MOST_ACCESSES) return false;
             VEC_PUSH(f->p->a, list, (access){ .at = at, .again = again });
         }

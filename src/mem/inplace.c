@@ -81,7 +81,7 @@ static void merge_args(pkernel *pk, int from, int to) {
     kernel *k = pk->k;
     for (int i = 1; i < k->ins.n; i++) {
         kins *in = &k->ins.at[i];
-        if ((in->op == K_LOAD || in->op == K_STORE || in->op == K_SCATTER) && in->buf == from) in->buf = (uint16_t)to;
+        if (kernel_touches(in) && in->buf == from) in->buf = (uint16_t)to;
     }
     k->bufs.at[to].kind = KB_INOUT;
     k->bufs.at[from].kind = KB_LOCAL; /* no longer used: an empty local */

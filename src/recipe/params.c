@@ -8,11 +8,7 @@ enum {
     MOST_ROWS = 256
 };
 
-static bool has_contraction(const kernel *k) {
-    for (int i = 1; i < k->ins.n; i++)
-        if (k->ins.at[i].op == K_UPD && k->ins.at[i].alu == OP_dot) return true;
-    return false;
-}
+static bool has_contraction(const kernel *k) { return loop_products(k, 1, k->ins.n) > 0; }
 
 static int64_t power_up_to(int64_t n) {
     int64_t p = 1;

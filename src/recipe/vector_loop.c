@@ -51,8 +51,7 @@ void tile_survey(tile_chooser *c) {
         if (repeated && in->op != K_STORE && in->op != K_SCATTER && in->op != K_CONST && dtype_size((tn_dtype)in->dtype) > 4)
             wide = 8;
         if (in->op == K_UPD && in->alu == OP_dot) c->dot = in, c->dot_open = open;
-        if (in->op == K_LOAD || in->op == K_STORE || in->op == K_SCATTER)
-            VEC_PUSH(k->a, &c->refs, (ref){ in, open, changes(k, in, stack, depth), nest });
+        if (kernel_touches(in)) VEC_PUSH(k->a, &c->refs, (ref){ in, open, changes(k, in, stack, depth), nest });
         if (in->op == K_ALU) VEC_PUSH(k->a, &c->work, (ref){ in, open, times[depth] * op_get((op_code)in->alu)->flops, nest });
     }
     c->lanes = c->t->vector_bytes / wide;

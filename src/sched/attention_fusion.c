@@ -23,11 +23,7 @@ static bool has_power(const kernel *k) {
     return false;
 }
 
-static int contractions(const kernel *k) {
-    int n = 0;
-    for (int i = 1; i < k->ins.n; i++) n += k->ins.at[i].op == K_UPD && k->ins.at[i].alu == OP_dot;
-    return n;
-}
+static int contractions(const kernel *k) { return loop_products(k, 1, k->ins.n); }
 
 /* One contraction of few steps to few columns. */
 static bool makes_short_rows(const kernel *k, int shared) {

@@ -124,7 +124,7 @@ static bool find_user(user *u, const norm *w, const kernel *k, int y, const targ
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         bool body = i >= u->at + u->loops && i < u->end;
-        if ((in->op == K_LOAD || in->op == K_STORE || in->op == K_SCATTER) && in->buf == y) {
+        if (kernel_touches(in) && in->buf == y) {
             if (in->op != K_LOAD || !body || in->dyn || in->n_mask || (any && !affine_equal(in->idx, u->e))) return false;
             u->e = in->idx, any = of[i] = true;
         } else if (in->op == K_UPD && body) {

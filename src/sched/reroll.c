@@ -190,7 +190,7 @@ static void write_run(roller *w, const run *r) {
 static bool touches(const roller *w, int from, int to, int buf) {
     for (int i = from; i < to; i++) {
         const kins *in = &w->old.at[i];
-        if ((in->op == K_LOAD || in->op == K_STORE || in->op == K_SCATTER) && in->buf == buf) return true;
+        if (kernel_touches(in) && in->buf == buf) return true;
     }
     return false;
 }

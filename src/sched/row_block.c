@@ -50,11 +50,7 @@ typedef struct facts {   /* of a chain */
     int contractions;
 } facts;
 
-static bool has_contraction(const kernel *k) {
-    for (int i = 1; i < k->ins.n; i++)
-        if (k->ins.at[i].op == K_UPD && k->ins.at[i].alu == OP_dot) return true;
-    return false;
-}
+static bool has_contraction(const kernel *k) { return loop_products(k, 1, k->ins.n) > 0; }
 
 /* Whether the kernel multiplies bytes several at once: panels of them are made for all rows, which blocks would make again. */
 static bool multiplies_bytes(const kernel *k, const target *t) {

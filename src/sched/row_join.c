@@ -402,8 +402,8 @@ static void join_link(joiner *w, int link_no, const int *buf) {
     for (int i = 1 + shared; i < k->ins.n - shared; i++) {
         kins in = k->ins.at[i];
         depth += (in.op == K_LOOP) - (in.op == K_END);
-        bool memory = in.op == K_LOAD || in.op == K_STORE || in.op == K_SCATTER;
-        in.a = at[in.a], in.b = at[in.b], in.c = at[in.c], in.dyn = at[in.dyn];
+        bool memory = kernel_touches(&in);
+        build_operands(&in, at);
         if (in.op == K_LOOP) in.var = to[in.var].t[0].var;
         in.idx = memory && pk->args[in.buf].buf < 0 ? local_place(w, k, &k->ins.at[i], to, loops) : moved(w, in.idx, to);
         if (memory) {
