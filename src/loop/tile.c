@@ -44,8 +44,7 @@ typedef struct tiler {
     reg_list regs;
     partial *part;  /* [ins] for ACC */
     int *acc_depth; /* [ins] loops open at the ACC */
-    int depth;
-    bool alike; /* threads share all loops over the parallel variable alike: pieces of them may be peeled off */
+    bool alike;     /* threads share all loops over the parallel variable alike: pieces of them may be peeled off */
 } tiler;
 
 static bool has_role(const kernel *k, kvar v) { return k->vars.at[v].role.unroll > 1 || k->vars.at[v].role.lanes > 1; }

@@ -86,7 +86,6 @@ machine machine_of(const target *t) {
         m.vector_bytes = t->vector_bytes;
         if (!m.match && t->vector_bytes > m.pipe_bytes) m.pipe_bytes = m.load_bytes = m.store_bytes = t->vector_bytes;
     }
-    if (t->n_vector_regs) m.vector_regs = t->n_vector_regs;
     if (t->l1_bytes) m.level[LEVEL_L1].bytes = t->l1_bytes;
     if (t->l2_bytes) m.level[LEVEL_L2].bytes = t->l2_bytes;
     if (!m.level[LEVEL_L3].bytes) m.level[LEVEL_L3].bytes = (int64_t)m.last_per_l2 * m.level[LEVEL_L2].bytes;

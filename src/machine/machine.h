@@ -35,9 +35,9 @@ typedef struct machine {
     double ghz; /* under load */
 
     /* issue of a core or multiprocessor, in a cycle */
-    int vector_bytes, vector_regs; /* CPU: the widest vector, and how many registers hold one */
-    int pipe_bytes;                /* CPU: of a vector that a unit takes in a cycle: wider ones take several */
-    double fma_pipes, alu_pipes;   /* CPU: multiplies and multiply-adds; all vector arithmetic. GPU: lanes of f32 */
+    int vector_bytes;            /* CPU: of the widest vector */
+    int pipe_bytes;              /* CPU: of a vector that a unit takes in a cycle: wider ones take several */
+    double fma_pipes, alu_pipes; /* CPU: multiplies and multiply-adds; all vector arithmetic. GPU: lanes of f32 */
     double load_pipes, store_pipes;
     int load_bytes, store_bytes;   /* CPU: that a load or store unit takes in a cycle */
     double issue;                  /* instructions; GPU: of warps */
@@ -71,10 +71,9 @@ typedef struct machine {
     double l2_kept;      /* of L2: so much of what is touched again is still there */
     int64_t registers;   /* of 4 bytes, of a multiprocessor */
     int64_t shared_bytes;
-    double shared_rate;                        /* bytes a cycle of a multiprocessor's shared memory */
-    double shared_ns;                          /* its latency */
-    double atomic_ns;                          /* of one address, one after the other */
-    double matrix_f16, matrix_tf32, matrix_i8; /* flops a cycle and multiprocessor of matrix units; 0: none */
+    double shared_rate; /* bytes a cycle of a multiprocessor's shared memory */
+    double shared_ns;   /* its latency */
+    double matrix_f16;  /* flops a cycle and multiprocessor of matrix units; 0: none */
 
     /* GPU: rows that a thread block takes through several layers; parts.h adds them up */
     double warp_barrier_ns;          /* as barrier_ns, of a block of one warp */

@@ -6,11 +6,7 @@
 #include "loop/row_contraction.h"
 #include "recipe/recipe.h"
 
-/* Nanoseconds of the nest for `grid_blocks` thread blocks of `block_threads` threads with `rows` rows each, `parts` threads a
- * sum. */
-double recipe_columns_cost(const row_contraction *c, double grid_blocks, int rows, int block_threads, int split_k,
-                           const target *t);
-/* The least of them. */
+/* Nanoseconds of the nest where a thread block has `rows` of all rows: in the best of its shapes. */
 double recipe_columns_least_cost(const row_contraction *c, double all_rows, int rows, const target *t);
 /* What else there is to do for a row, in instructions of a thread. */
 double recipe_rest_cost(const kernel *k, int n_rows, const row_layers *l, int block_threads);

@@ -10,7 +10,9 @@
 /* ---- what they cost ---- */
 
 static double up(double x) { return (double)(int64_t)(x + 0.999999); }
-double recipe_columns_cost(const row_contraction *c, double grid_blocks, int rows, int block_threads, int split_k,
+
+/* Nanoseconds of the nest for so many thread blocks with `rows` rows each, split_k threads a sum. */
+static double columns_cost(const row_contraction *c, double grid_blocks, int rows, int block_threads, int split_k,
                            const target *t) {
     const machine *m = machine_row_of(t);
     double n = machine_units(t), turns = up(grid_blocks / n), products = (double)c->n * (double)c->depth;
@@ -28,7 +30,7 @@ double recipe_columns_least_cost(const row_contraction *c, double all_rows, int 
     for (int block_threads = t->block_threads < 32 ? t->block_threads : 32; block_threads <= t->block_threads;
          block_threads *= 2)
         for (int split_k = 1; split_k <= 32 && split_k <= block_threads; split_k *= 2) {
-            double cost = recipe_columns_cost(c, all_rows / rows, rows, block_threads, split_k, t);
+            double cost = columns_cost(c, all_rows / rows, rows, block_threads, split_k, t);
             if (cost < best) best = cost;
         }
     return best;
@@ -68,9 +70,8 @@ bool recipe_thread_columns(const kernel *k, const target *t, recipe_form *out) {
                 double cost = rest;
                 for (int i = 0; i < l.sections.n; i++)
                     for (int j = 0; j < l.sections.at[i].n; j++)
-                        cost +=
-                            (double)l.sections.at[i].times * recipe_columns_cost(&l.c.at[l.sections.at[i].first + j],
-                                                                                 grid_blocks, rows, block_threads, split_k, t);
+                        cost += (double)l.sections.at[i].times *
+                                columns_cost(&l.c.at[l.sections.at[i].first + j], grid_blocks, rows, block_threads, split_k, t);
                 if (cost < best) best = cost, best_rows = rows, best_block_threads = block_threads, best_parts = split_k;
             }
         }

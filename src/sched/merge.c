@@ -46,7 +46,8 @@ members sched_members(const sched *s) {
     return m;
 }
 
-void sched_reads(sched *s, int gi, val_list *out) {
+/* Values in memory that group gi reads, once each unless under several names, in order of a walk from its roots. */
+static void find_reads(sched *s, int gi, val_list *out) {
     val_list stack = { 0 };
     sched_unmark(&s->values);
     for (int r = s->groups.at[gi].roots.n - 1; r >= 0; r--) VEC_PUSH(s->scratch, &stack, s->groups.at[gi].roots.at[r]);
@@ -312,7 +313,7 @@ static bool try_merge(merger *m, int x, int y) { /* y into x */
     if (group_analyse(s, x, s->scratch, &an) && an.rows == graph_elems(s->g, a->roots.at[0])) {
         b->dead = true;
         m->reads[x] = (val_list){ 0 };
-        sched_reads(s, x, &m->reads[x]);
+        find_reads(s, x, &m->reads[x]);
         return sched_decide(s, b->roots.at[b->roots.n - 1], a->roots.at[0], true,
                             "same loops and shared operands: one kernel with several results");
     }
@@ -347,7 +348,7 @@ void sched_merge(sched *s) {
     m.met.at = ARENA_ARRAY(s->a, uint32_t, n), m.around.at = ARENA_ARRAY(s->a, uint32_t, n);
     for (int i = 0; i < n; i++) {
         arena_reset(s->scratch);
-        sched_reads(s, i, &m.reads[i]);
+        find_reads(s, i, &m.reads[i]);
         m.may[i] = may_merge(&m, i);
     }
     order_groups(&m);

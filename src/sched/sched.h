@@ -177,8 +177,6 @@ typedef struct members {
     val *at;
 } members;
 members sched_members(const sched *s);
-/* Values in memory that group gi reads, once each unless under several names, in order of a walk from its roots. */
-void sched_reads(sched *s, int gi, val_list *out);
 
 /* Inside of lowering. */
 typedef struct lowering {
