@@ -38,30 +38,8 @@ int loop_sliding_rows(int64_t m); /* of m */
 
 /* ---- from the scalar to the tiled form ---- */
 
-/* peel.c: loops are cut into pieces in which masks of loads are known. [lo, hi] are the values of a loop variable. */
-typedef struct kspan {
-    int64_t lo, hi;
-} kspan;
-enum { MAX_CUTS = 16 };
-typedef struct kcuts { /* where pieces of a loop end, ascending */
-    int n;
-    int64_t at[MAX_CUTS];
-    bool full;
-} kcuts;
-/* 1: the mask holds for all lanes; -1: for none; 0: it depends. spans: [vars]. */
-int loop_mask_known(const kmask *m, int64_t lane_stride, int lanes, const kspan *spans);
-/* Where to cut the loop at instruction `loop`, which goes in such steps, so that masks inside are known; open: of the variables
- * of open loops, with their copies. */
-void loop_peel_cuts(const kernel *k, int loop, int end, int64_t step, const kspan *open, kcuts *out);
-int loop_peel_main(const kcuts *c); /* the longest piece */
-/* Whether threads may share that piece: the others, which are one thread's, are a step each. */
-bool loop_peel_shared(const kcuts *c, int64_t step);
-/* Whether threads share all loops over v alike, so that each finds in its local memory what it left there: false where one loop
- * leaves what another one reads and their pieces differ. */
-bool loop_peel_alike(const kernel *k, kvar v);
-/* How evenly threads would share loop v in such steps (loop_balance). */
+/* peel.c: how evenly threads would share loop v in tiles of `step` iterations (loop_balance). */
 double loop_balance_of(const kernel *k, kvar v, int64_t step, int threads);
-void loop_fold_checks(kernel *k); /* comparisons of indexes that always hold, or never do, go, and choices by them. Exact */
 
 /* tile.c: vectorize and unroll-and-jam: writes the tiled form by the roles of the loop variables; the scalar kernel stays as it
  * is. Exact, except that a vectorized or unrolled reduction has a partial sum for each copy. */

@@ -4,6 +4,7 @@
  * In: the scalar form with roles, and ranges of the variables of open loops. Out: the ends of the pieces. A mask is known when
  * interval arithmetic over the ranges decides it; nothing is ever read that a mask forbids. */
 #include "loop/loop.h"
+#include "loop/peel.h"
 
 enum { MOST_SINGLE = 4, MOST_BODY = 160 };
 

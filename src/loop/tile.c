@@ -8,6 +8,7 @@
 #include "loop/build.h"
 #include "loop/gpu_bind.h"
 #include "loop/loop.h"
+#include "loop/peel.h"
 #include "loop/schedule.h"
 
 enum { MAX_COPIES = 32 };
