@@ -89,12 +89,50 @@ static bool has_tiles(const kernel *k, kvar v) {
     return x->row && ext_hi(k->params, x->extent) >= 2 * (int64_t)x->role.unroll * x->role.lanes;
 }
 
+static const char *lanes_of_run(const kernel *k) {
+    const char *name = NULL;
+    for (int i = 1; i < k->ins.n && !name; i++) name = loop_lanes_of_run(k, &k->ins.at[i]);
+    return name;
+}
+
+/* Accesses that go through neighbours along v; -1: those of one lie as far apart as a run says, or an index of its own. */
+static int neighbours(const kernel *k, kvar v, int *out_bytes) {
+    int n = 0;
+    for (int i = 1; i < k->ins.n; i++) {
+        const kins *in = &k->ins.at[i];
+        if (!kernel_touches(in)) continue;
+        if (in->dyn || !ext_is_lit(affine_coef(in->idx, v))) return -1;
+        int bytes = (int)dtype_size((tn_dtype)in->dtype);
+        n += affine_coef(in->idx, v) == 1, *out_bytes = bytes > *out_bytes ? bytes : *out_bytes;
+    }
+    return n;
+}
+
+/* Of a kernel without sums, whose lanes would go along what lies as far apart as a run says (what it transposes): they go along
+ * the loop in which most accesses have neighbours instead. */
+static void give_lanes(recipe *r) {
+    const kernel *k = r->k;
+    kvar best = -1;
+    int most = 0, bytes = 4;
+    for (int i = 1; i < k->ins.n; i++) {
+        if (k->ins.at[i].op == K_UPD || k->ins.at[i].op == K_ARGUPD || k->ins.at[i].op == K_SCATTER) return;
+        if (k->ins.at[i].op != K_LOOP) continue;
+        kvar v = k->ins.at[i].var;
+        int n = k->vars.at[v].row ? neighbours(k, v, &bytes) : -1;
+        if (n > most && ext_hi(k->params, k->vars.at[v].extent) >= r->t->vector_bytes / bytes) most = n, best = v;
+    }
+    if (best < 0) return;
+    const char *name = k->vars.at[best].name;
+    if (k->vars.at[best].role.unroll > 1 && !recipe_try(r, "unroll_jam %s 1", name)) return;
+    if (recipe_try(r, "vectorize %s %d", name, r->t->vector_bytes / bytes) && lanes_of_run(r->k))
+        recipe_do(r, "vectorize %s 1", name);
+}
+
 /* Lanes stay where the elements of all accesses lie a literal apart. */
 static void drop_lanes_of_run(recipe *r) {
-    for (int i = 1; i < r->k->ins.n; i++) {
-        const char *name = loop_lanes_of_run(r->k, &r->k->ins.at[i]);
-        if (name) recipe_do(r, "vectorize %s 1", name);
-    }
+    bool any = false;
+    for (const char *name; (name = lanes_of_run(r->k)); any = true) recipe_do(r, "vectorize %s 1", name);
+    if (any) give_lanes(r);
 }
 
 /* The kernel of the largest sizes; what has no iterations then, since it grows as others shrink, has one. */
