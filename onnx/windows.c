@@ -108,7 +108,7 @@ tn_tensor onnx_convolve(onnx_call *c, tn_tensor x, tn_tensor weights, const onnx
     bool dense = true; /* positions next to each other lie next to each other in the operand: they can be the vectors */
     int64_t positions = 1, taps = 1;
     for (int i = 0; i < n; i++)
-        dense &= w->stride[i] == 1 || last || w->by_taps,
+        dense &= w->stride[i] == 1 || last || w->by_taps || onnx_is_dim(w->out[i]), /* which a pass copies so */
             positions = onnx_is_dim(w->out[i]) || positions > FEW_POSITIONS ? FEW_POSITIONS : positions * w->out[i],
             taps *= w->kernel[i];
     if (last && groups == 1 && positions < FEW_POSITIONS && taps > 1) dense = false;
