@@ -615,7 +615,7 @@ TN_API TN_CHECK tn_status tn_program_text(const tn_program *p, const char *stage
 /* A program as C99 that a host program is linked with, without Tenon: no library but libm, no allocation, nothing static but
  * constant data. Temporaries, states and weights are in memory that the host hands over, of sizes that its header has as
  * constants. What the functions do stands in that header; the comment at the head of the C text has a program that calls them.
- * Symbolic dims stay open in C without `train`: each call gives their sizes; other forms are TN_ERR_UNSUPPORTED (tn_ir_at). */
+ * Symbolic dims stay open: each call gives their sizes. */
 typedef struct {
     size_t struct_size;
     const char *name;    /* that all names begin with: letters, digits and _; NULL = the graph's */
@@ -630,7 +630,7 @@ typedef struct {
     const char *target; /* "c" (NULL), or "object": machine code for x86-64 in an object of ELF, which no compiler makes; what
                            its header has under NAME_IMPLEMENTATION is compiled with the host; "library": that object as a
                            static library; "cuda" or "opencl": kernels for GPUs and the host's part that launches them, which
-                           needs CUDA's runtime (a .cu file, by nvcc) or OpenCL 1.2 (C99). Control flow is refused there;
+                           needs CUDA's runtime (a .cu file, by nvcc) or OpenCL 1.2 (C99);
                            "wasm": C as with freestanding, and functions that a page calls */
 } tn_export_opts;
 #define TN_EXPORT_DEFAULTS TN_VALUE_(tn_export_opts, sizeof(tn_export_opts), NULL, NULL, NULL, NULL, 0, 0, 0, NULL)

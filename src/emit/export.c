@@ -64,12 +64,6 @@ void export_print_rows(exporter *x, const char *io, str *out) {
     str_addf(out, "    const int64_t *const dims = %s->dims;\n", io);
     clike_params(&e);
 }
-void export_print_ext(ext e, str *out) {
-    if (ext_is_lit(e))
-        str_addf(out, "%lldLL", (long long)e);
-    else
-        str_addf(out, "e%d", ext_index(e));
-}
 
 /* Another status, behind the others; empty where no call gives sizes. */
 const char *export_size_error(const exporter *x) { return x->n_dims ? arena_printf(x->a, ", %s_WRONG_SIZE", x->upper) : ""; }
@@ -491,85 +485,32 @@ static void print_regions(exporter *x, str *out) {
     str_addn(out, regions.s, regions.n);
 }
 
-static void print_condition(exporter *x, const pstep *s, int indent, str *out) {
-    str_addf(out, "%*sif (%s*(const unsigned char *)(", indent, "", s->kind == PSTEP_LEAVE ? "!" : "");
-    print_place(x, s->cond, out);
-    str_add(out, s->kind == PSTEP_LEAVE ? ")) break;\n" : ")) {\n");
-}
-
-/* The head of the loop at step i. Windows move as the loop goes on. */
-static void print_repeat(exporter *x, int i, int indent, str *out) {
-    const pstep *s = &x->p->steps.at[i];
-    if (!s->times) {
-        str_addf(out, "%*sfor (;;) {\n", indent, "");
-        return;
-    }
-    str_addf(out, "%*slong long times%d = ", indent, "", i);
-    export_print_ext(s->times, out);
-    str_add(out, ";\n");
-    if (s->count >= 0) {
-        str_addf(out, "%*sif (*(const long long *)(const void *)(", indent, "");
-        print_place(x, s->count, out);
-        str_addf(out, ") < times%d) times%d = *(const long long *)(const void *)(", i, i);
-        print_place(x, s->count, out);
-        str_add(out, ");\n");
-    }
-    str_addf(out, "%*sfor (long long step%d = 0; step%d < times%d; step%d++) {\n", indent, "", i, i, i, i);
-    for (int k = 0; k < s->n_rings; k++) {
-        str_addf(out, "%*s", indent + 4, "");
-        print_place(x, s->rings[k].buf, out);
-        str_add(out, " = (unsigned char *)(size_t)(");
-        print_place(x, x->p->bufs.at[s->rings[k].buf].window_of, out);
-        str_add(out, ") + (");
-        if (s->backward) str_addf(out, "times%d - 1 - ", i);
-        str_addf(out, "step%d) * ", i);
-        export_print_ext(s->rings[k].stride, out);
-        str_add(out, ";\n");
-    }
-}
-
-/* Steps [i, end). A call is one step of a run. */
-static void print_steps(exporter *x, int i, int end, int indent, str *out) {
-    const plan *p = x->p;
+/* Launches of a list of steps, behind each other; those that threads may do together as a region of them. */
+static void print_launches(exporter *x, int i, int end, int indent, str *out) {
     for (int next; i < end; i = next) {
-        const pstep *s = &p->steps.at[i];
-        int first = i + 1, then = first + s->n_then;
-        next = pstep_end(p, i);
-        if (s->kind == PSTEP_LAUNCH) {
-            next = plan_region_end(p, i, end);
-            if (is_shared(x, i, next))
-                str_addf(out, "%*sshare(&shares, region_%d);\n", indent, "", i);
-            else
-                for (int k = i; k < next; k++) {
-                    str_addf(out, "%*s", indent, "");
-                    print_launch(x, &p->kernels.at[p->steps.at[k].kernel], "0", "1", out);
-                }
+        next = plan_region_end(x->p, i, end);
+        if (is_shared(x, i, next)) {
+            str_addf(out, "%*sshare(&shares, region_%d);\n", indent, "", i);
             continue;
         }
-        if (s->kind == PSTEP_LOOP) print_steps(x, first, next, indent, out);
-        if (s->kind == PSTEP_REPEAT) print_repeat(x, i, indent, out);
-        if (pstep_is_conditional(s)) print_condition(x, s, indent, out);
-        if (s->kind == PSTEP_BRANCH) {
-            print_steps(x, first, then, indent + 4, out);
-            str_addf(out, "%*s} else {\n", indent, "");
-            first = then;
+        for (int k = i; k < next; k++) {
+            str_addf(out, "%*s", indent, "");
+            print_launch(x, &x->p->kernels.at[x->p->steps.at[k].kernel], "0", "1", out);
         }
-        if (s->kind != PSTEP_BRANCH && s->kind != PSTEP_REPEAT) continue;
-        print_steps(x, first, next, indent + 4, out);
-        str_addf(out, "%*s}\n", indent, "");
     }
 }
 
-/* Where the list of steps ends that a step stands in. */
-static void find_ends(exporter *x, int i, int end) {
-    for (; i < end; i = pstep_end(x->p, i)) {
-        const pstep *s = &x->p->steps.at[i];
-        int then = i + 1 + (s->kind == PSTEP_BRANCH ? s->n_then : 0);
-        x->region_end[i] = end;
-        find_ends(x, i + 1, then);
-        find_ends(x, then, pstep_end(x->p, i));
-    }
+static const char *value_of(exporter *x, int buf, const char *type, int step, int indent, str *out) {
+    str s;
+    (void)step, (void)indent, (void)out;
+    str_init(&s, x->a);
+    str_addf(&s, "*(const %s *)(const void *)(", type);
+    print_place(x, buf, &s);
+    str_add(&s, ")");
+    return s.s;
 }
+
+static const export_host host = { print_place, print_launches, value_of, "A = (unsigned char *)(size_t)(B) + (size_t)(C)" };
 
 void export_print_size_check(exporter *x, const char *io, str *out) {
     for (int d = 0; d < x->n_dims; d++) {
@@ -603,7 +544,7 @@ void export_print_run(exporter *x, str *out) {
         say(x, out, "    struct shares shares;\n    shares.ctx = ctx, shares.io = io, shares.n = ctx->parallel_for ? %d : 1;\n",
             x->threads);
     if (x->shares) str_add(out, x->p->n_windows ? "    shares.window = window;\n" : "    shares.window = 0;\n");
-    print_steps(x, 0, x->p->steps.n, 4, out);
+    export_print_steps(x, &host, 4, out);
     str_add(out, "}\n");
     print_run_function(x, out);
 }
@@ -736,7 +677,7 @@ void export_begin(exporter *x, const plan *p, export_form *form) {
     x->n_dims = p->params ? p->params->n_dims : 0;
     name_params(x);
     x->region_end = ARENA_ARRAY(p->a, int, p->steps.n + 1);
-    find_ends(x, 0, p->steps.n);
+    export_find_ends(x, 0, p->steps.n);
     export_place_data(x);
     if (!x->data_bytes || form->isa) form->weights = NULL;
 }

@@ -13,6 +13,8 @@ typedef struct export_item {
     int64_t at, bytes; /* in that memory */
 } export_item;
 
+typedef struct gpu_layout gpu_layout; /* of export_gpu.c */
+
 typedef struct exporter {
     arena *a;
     const plan *p;
@@ -24,9 +26,10 @@ typedef struct exporter {
     int *region_end;                                          /* [steps.n] where the list of steps ends that a step stands in */
     VEC(export_item) items;                                   /* ascending; those that are not zero */
     int64_t temp_bytes, arena_bytes, state_bytes, data_bytes; /* temp_bytes: before the arrays of kernels */
-    bool shared_in_state; /* states that no run changes have no values: the host sets them */
-    int n_states;         /* in memory of the host */
-    uint8_t *data;        /* [data_bytes]; NULL: they go into the text */
+    bool shared_in_state;  /* states that no run changes have no values: the host sets them */
+    int n_states;          /* in memory of the host */
+    const gpu_layout *gpu; /* NULL: for a processor */
+    uint8_t *data;         /* [data_bytes]; NULL: they go into the text */
 } exporter;
 
 /* Adds a text to `out`: @ stands for the name, ^ for the same in capitals. */
@@ -36,6 +39,19 @@ void export_say(const exporter *x, str *out, const char *text);
 /* export.c: names, places and ends of steps, for all forms; form is changed where it asks for what there is not. */
 void export_begin(exporter *x, const plan *p, export_form *form);
 void export_object(exporter *x, export_files *out); /* machine code as ELF, and a header */
+
+/* How a host says it. */
+typedef struct export_host {
+    void (*place)(exporter *x, int buf, str *out);                       /* the address of a buffer */
+    void (*launches)(exporter *x, int i, int end, int indent, str *out); /* of the steps [i, end) */
+    /* What a buffer of one element has, as an expression; statements that get it come before. Once for each step. */
+    const char *(*value)(exporter *x, int buf, const char *type, int step, int indent, str *out);
+    const char *window; /* a statement: the place A is C bytes behind the place B */
+} export_host;
+
+/* export_steps.c */
+void export_print_steps(exporter *x, const export_host *h, int indent, str *out); /* all of the plan */
+void export_find_ends(exporter *x, int i, int end);                               /* of the steps [i, end): x->region_end */
 
 /* Parts of a text. */
 void export_print_head(exporter *x, str *out); /* the comment that a file of C begins with */
@@ -64,7 +80,12 @@ const char *export_size_error(const exporter *x);
 void export_print_size_check(exporter *x, const char *io, str *out);
 /* What follows from sizes is computed as kernels do: rows of the table as e0, e1, .. */
 void export_print_rows(exporter *x, const char *io, str *out);
-void export_print_ext(ext e, str *out);
+static inline void export_print_ext(ext e, str *out) {
+    if (ext_is_lit(e))
+        str_addf(out, "%lldLL", (long long)e);
+    else
+        str_addf(out, "e%d", ext_index(e));
+}
 /* At most. */
 static inline int64_t io_elems(const exporter *x, int i) {
     return ext_hi(x->p->params, x->p->bufs.at[x->p->io.at[i].buf].elems);

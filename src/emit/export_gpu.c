@@ -8,15 +8,15 @@
 
 enum { PLACE = 256, PIECE = 2000 /* characters of a string, which C99 allows 4095 of */ };
 
-typedef struct gpu_layout {
+struct gpu_layout {
     int64_t state, weights, end; /* bytes from the begin of the memory; temporaries are at 0 */
     int64_t *io;                 /* [io.n] */
     int n_args;                  /* of a kernel, at most */
-} gpu_layout;
+    int *number;                 /* [kernels.n] of those whose code is one of its own */
+};
 
 static int64_t place_up(int64_t n) { return (n + PLACE - 1) / PLACE * PLACE; }
 static bool is_cuda(const exporter *x) { return x->f->language == GPU_CUDA; }
-static const char *language_name(const exporter *x) { return is_cuda(x) ? "cuda" : "opencl"; }
 
 /* Where a call gives sizes: room for the largest. */
 static gpu_layout lay_out(const exporter *x) {
@@ -27,20 +27,26 @@ static gpu_layout lay_out(const exporter *x) {
     if (l.end == 0) l.end = PLACE;
     for (int i = 0; i < x->p->kernels.n; i++)
         if (x->p->kernels.at[i].k->bufs.n > l.n_args) l.n_args = x->p->kernels.at[i].k->bufs.n;
+    l.number = ARENA_ARRAY(x->a, int, x->p->kernels.n + 1);
+    for (int i = 0, n = 0; i < x->p->kernels.n; i++)
+        if (x->p->kernels.at[i].code == i) l.number[i] = n++;
     return l;
 }
 
 /* What both languages call by the same names: failed, put, get, zero, finish. */
 static const char *const device[] = {
-    [GPU_CUDA] = "UNUSED int failed(struct @_ctx *ctx, cudaError_t error) {\n"
-                 "    ctx->error = error;\n    return error != cudaSuccess ? ^_DEVICE_FAILED : ^_OK;\n}\n"
-                 "UNUSED int put(struct @_ctx *ctx, size_t at, const void *from, size_t n) {\n"
-                 "    return failed(ctx, cudaMemcpyAsync(ctx->memory + at, from, n, cudaMemcpyHostToDevice, ctx->stream));\n}\n"
-                 "UNUSED int get(struct @_ctx *ctx, size_t at, void *to, size_t n) {\n"
-                 "    return failed(ctx, cudaMemcpyAsync(to, ctx->memory + at, n, cudaMemcpyDeviceToHost, ctx->stream));\n}\n"
-                 "UNUSED int zero(struct @_ctx *ctx, size_t at, size_t n) {\n"
-                 "    return failed(ctx, cudaMemsetAsync(ctx->memory + at, 0, n, ctx->stream));\n}\n"
-                 "UNUSED int finish(struct @_ctx *ctx) { return failed(ctx, cudaStreamSynchronize(ctx->stream)); }\n",
+    [GPU_CUDA] =
+        "UNUSED int failed(struct @_ctx *ctx, cudaError_t error) {\n"
+        "    ctx->error = error;\n    return error != cudaSuccess ? ^_DEVICE_FAILED : ^_OK;\n}\n"
+        "UNUSED int put(struct @_ctx *ctx, size_t at, const void *from, size_t n) {\n"
+        "    return failed(ctx, cudaMemcpyAsync(ctx->memory + at, from, n, cudaMemcpyHostToDevice, ctx->stream));\n}\n"
+        "UNUSED int get(struct @_ctx *ctx, size_t at, void *to, size_t n) {\n"
+        "    return failed(ctx, cudaMemcpyAsync(to, ctx->memory + at, n, cudaMemcpyDeviceToHost, ctx->stream));\n}\n"
+        "UNUSED int zero(struct @_ctx *ctx, size_t at, size_t n) {\n"
+        "    return failed(ctx, cudaMemsetAsync(ctx->memory + at, 0, n, ctx->stream));\n}\n"
+        "UNUSED int finish(struct @_ctx *ctx) { return failed(ctx, cudaStreamSynchronize(ctx->stream)); }\n"
+        "UNUSED int see(struct @_ctx *ctx, const void *from, void *to, size_t n) {\n"
+        "    return failed(ctx, cudaMemcpyAsync(to, from, n, cudaMemcpyDeviceToHost, ctx->stream)) || finish(ctx);\n}\n",
     [GPU_OPENCL] =
         "UNUSED int failed(struct @_ctx *ctx, cl_int error) {\n"
         "    ctx->error = error;\n    return error != CL_SUCCESS ? ^_DEVICE_FAILED : ^_OK;\n}\n"
@@ -51,6 +57,9 @@ static const char *const device[] = {
         "UNUSED int zero(struct @_ctx *ctx, size_t at, size_t n) {\n    const cl_uint none = 0;\n"
         "    return failed(ctx, clEnqueueFillBuffer(ctx->queue, ctx->memory, &none, sizeof none, at, n, 0, NULL, NULL));\n}\n"
         "UNUSED int finish(struct @_ctx *ctx) { return failed(ctx, clFinish(ctx->queue)); }\n"
+        "UNUSED int see(struct @_ctx *ctx, struct @_place from, void *to, size_t n) {\n"
+        "    return ctx->error || failed(ctx, clEnqueueReadBuffer(ctx->queue, from.memory, CL_TRUE, from.at, n, to, 0, NULL, "
+        "NULL));\n}\n"
         "UNUSED struct @_place place(const struct @_ctx *ctx, size_t at) {\n"
         "    struct @_place x;\n    x.memory = ctx->memory, x.at = at;\n    return x;\n}\n"
         "UNUSED void launch(struct @_ctx *ctx, int kernel, size_t blocks, size_t threads, int n, const struct @_place *arg,\n"
@@ -241,8 +250,13 @@ static void print_kernels(exporter *x, str *out) {
     str_add(out, "0 };\n");
 }
 
-static void print_place(exporter *x, const gpu_layout *l, int buf, str *out) {
+static void print_place(exporter *x, int buf, str *out) {
     const pbuf *pb = &x->p->bufs.at[buf];
+    const gpu_layout *l = x->gpu;
+    if (pb->kind == PB_WINDOW) {
+        str_addf(out, "window[%d]", pb->slot - SLOT_IO - x->p->io.n);
+        return;
+    }
     if (pb->kind == PB_INPUT || pb->kind == PB_OUTPUT) {
         str_addf(out, "b->%s", x->param[pb->io]);
         return;
@@ -259,7 +273,7 @@ static void print_cuda_argument(const kernel *k, int b, str *out) {
 }
 
 /* Rows of the table of sizes that a kernel is given, behind its buffers: how many. */
-static int print_sizes(exporter *x, const kernel *k, bool first, str *out) {
+static int print_sizes(exporter *x, const kernel *k, bool first, int indent, str *out) {
     int n = 0, n_rows = k->params ? k->params->at.n : 0;
     bool *used = ARENA_ARRAY(x->a, bool, n_rows + 1), *given = ARENA_ARRAY(x->a, bool, n_rows + 1);
     if (n_rows) kernel_used_rows(k, used, given);
@@ -268,7 +282,7 @@ static int print_sizes(exporter *x, const kernel *k, bool first, str *out) {
         if (is_cuda(x))
             str_addf(out, "%se%d", first && !n ? "" : ", ", i);
         else
-            str_addf(out, "%ssize[%d] = e%d;\n", "    ", n, i);
+            str_addf(out, "%*ssize[%d] = e%d;\n", indent, "", n, i);
         n++;
     }
     return n;
@@ -281,13 +295,11 @@ static void print_grid(ext blocks, str *out) {
         str_addf(out, "(unsigned)e%d", ext_index(blocks));
 }
 
-static void print_cuda_launch(exporter *x, const gpu_layout *l, const pkernel *pk, str *out) {
+static void print_cuda_launch(exporter *x, const pkernel *pk, int indent, str *out) {
     const kernel *k = pk->k;
     bool first = true;
-    if (ext_is_lit(k->grid_blocks))
-        str_add(out, "    ");
-    else
-        str_addf(out, "    if (e%d > 0) ", ext_index(k->grid_blocks));
+    str_addf(out, "%*s", indent, "");
+    if (!ext_is_lit(k->grid_blocks)) str_addf(out, "if (e%d > 0) ", ext_index(k->grid_blocks));
     say(x, out, "@_kernel_%d<<<", pk->code);
     print_grid(k->grid_blocks, out);
     str_addf(out, ", %d, %lld, ctx->stream>>>(", k->block_threads, (long long)kernel_dynamic_shared(k));
@@ -296,51 +308,67 @@ static void print_cuda_launch(exporter *x, const gpu_layout *l, const pkernel *p
         str_add(out, first ? "" : ", ");
         first = false;
         print_cuda_argument(k, b, out);
-        print_place(x, l, pk->args[b].buf, out);
+        print_place(x, pk->args[b].buf, out);
         str_add(out, ")");
     }
-    print_sizes(x, k, first, out);
+    print_sizes(x, k, first, indent, out);
     str_add(out, ");\n");
 }
 
-static void print_opencl_launch(exporter *x, const gpu_layout *l, const pkernel *pk, int number, str *out) {
+static void print_opencl_launch(exporter *x, const pkernel *pk, int indent, str *out) {
+    const gpu_layout *l = x->gpu;
     const kernel *k = pk->k;
     int n = 0;
     for (int b = 0; b < k->bufs.n; b++) {
         if (kbuf_is_local(&k->bufs.at[b])) continue;
-        str_addf(out, "    arg[%d] = ", n++);
-        print_place(x, l, pk->args[b].buf, out);
+        str_addf(out, "%*sarg[%d] = ", indent, "", n++);
+        print_place(x, pk->args[b].buf, out);
         str_add(out, ";\n");
     }
-    int n_sizes = print_sizes(x, k, true, out);
-    str_addf(out, "    launch(ctx, %d, ", number);
+    int n_sizes = print_sizes(x, k, true, indent, out);
+    str_addf(out, "%*slaunch(ctx, %d, ", indent, "", l->number[pk->code]);
     print_grid(k->grid_blocks, out);
     str_addf(out, ", %d, %d, arg, %d, %s);\n", k->block_threads, n, n_sizes, n_sizes ? "size" : "0");
 }
 
-static void print_enqueue(exporter *x, const gpu_layout *l, str *out) {
-    int *number = ARENA_ARRAY(x->a, int, x->p->kernels.n + 1);
-    for (int i = 0, n = 0; i < x->p->kernels.n; i++)
-        if (x->p->kernels.at[i].code == i) number[i] = n++;
+static void print_launches(exporter *x, int i, int end, int indent, str *out) {
+    for (; i < end; i++) {
+        const pkernel *pk = &x->p->kernels.at[x->p->steps.at[i].kernel];
+        if (!pk->k->grid_blocks) continue;
+        if (is_cuda(x))
+            print_cuda_launch(x, pk, indent, out);
+        else
+            print_opencl_launch(x, pk, indent, out);
+    }
+}
+
+/* The host waits for what decides. */
+static const char *value_of(exporter *x, int buf, const char *type, int step, int indent, str *out) {
+    str_addf(out, "%*s%s v%d = 0;\n%*sif (see(ctx, ", indent, "", type, step, indent, "");
+    print_place(x, buf, out);
+    say(x, out, ", &v%d, sizeof v%d)) return ^_DEVICE_FAILED;\n", step, step);
+    return arena_printf(x->a, "v%d", step);
+}
+
+static const export_host hosts[] = {
+    [GPU_CUDA] = { print_place, print_launches, value_of, "A = (unsigned char *)(size_t)(B) + (size_t)(C)" },
+    [GPU_OPENCL] = { print_place, print_launches, value_of, "A = B, A.at += (cl_ulong)(C)" },
+};
+
+static void print_enqueue(exporter *x, str *out) {
     print_prototype_enqueue(x, out);
     str_add(out, " {\n");
     if (is_cuda(x))
         str_add(out, "    unsigned char *const m = ctx->memory;\n    (void)m, (void)b;\n");
     else
         say(x, out, "    struct @_place arg[%d];\n    (void)arg, (void)b;\n    ctx->error = CL_SUCCESS;\n",
-            l->n_args ? l->n_args : 1);
+            x->gpu->n_args ? x->gpu->n_args : 1);
     if (x->n_dims && !is_cuda(x)) str_addf(out, "    cl_long size[%d];\n    (void)size;\n", x->p->params->at.n);
+    if (x->p->n_windows)
+        say(x, out, is_cuda(x) ? "    unsigned char *window[%d];\n" : "    struct @_place window[%d];\n", x->p->n_windows);
     export_print_size_check(x, "b->", out);
     export_print_rows(x, "b", out);
-    for (int i = 0; i < x->p->steps.n; i++) {
-        if (x->p->steps.at[i].kind != PSTEP_LAUNCH) continue;
-        const pkernel *pk = &x->p->kernels.at[x->p->steps.at[i].kernel];
-        if (!pk->k->grid_blocks) continue;
-        if (is_cuda(x))
-            print_cuda_launch(x, l, pk, out);
-        else
-            print_opencl_launch(x, l, pk, number[pk->code], out);
-    }
+    export_print_steps(x, &hosts[x->f->language], 4, out);
     str_addf(out, "    return failed(ctx, %s);\n}\n", is_cuda(x) ? "cudaGetLastError()" : "ctx->error");
 }
 
@@ -488,12 +516,8 @@ static void print_loop(exporter *x, const gpu_layout *l, str *out) {
 }
 
 void export_gpu(exporter *x, export_files *out) {
-    if (plan_has_control(x->p))
-        guard_fail(x->a->gd, TN_ERR_UNSUPPORTED,
-                   "%s as %s: loops and branches of a graph need a host that decides: export it "
-                   "as C",
-                   x->f->name, language_name(x));
     gpu_layout l = lay_out(x);
+    x->gpu = &l;
     say(x, &out->header, "/* @.h - the interface of @.%s, which says how to use it. */\n", is_cuda(x) ? "cu" : "c");
     print_interface(x, &l, &out->header);
     print_head(x, &out->code);
@@ -503,7 +527,7 @@ void export_gpu(exporter *x, export_files *out) {
     if (!x->f->weights) export_print_data(x, &out->code);
     export_print_states(x, &out->code);
     say(x, &out->code, "%s", device[x->f->language]);
-    print_enqueue(x, &l, &out->code);
+    print_enqueue(x, &out->code);
     print_run(x, &l, &out->code);
     print_init(x, &l, &out->code);
     if (x->f->loop) print_loop(x, &l, &out->code);

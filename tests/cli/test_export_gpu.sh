@@ -26,19 +26,6 @@ refused 'there is no sm_80' @mlp:4x8 --cpu=sm_80
 refused 'calls a library' @mlp:4x8 --target=cuda --freestanding
 refused 'the device runs all' @mlp:4x8 --target=opencl --threads=2
 refused 'changes none of its states' @mlp:4x8 --target=opencl --train
-echo 'graph @c(c bool[], x f32[4]) {
-  region @yes(%p f32[4]) {
-    %a = neg %p
-    return %a
-  }
-  region @no(%q f32[4]) {
-    return %q
-  }
-  %1 = if c, x then=@yes else=@no f32[4]
-  return %1 as "y"
-}' >control.tn
-refused 'loops and branches of a graph need a host that decides: export it as C' control.tn --target=cuda
-
 # An export needs no memory for the program's values: here 4 GB, of which it has one (the sanitizers need more for themselves).
 echo 'graph @big(x bf16[65536,64], w bf16[64,32768]) {
   %1 = dot x, w contract=[1]x[0] bf16[65536,32768]
@@ -143,7 +130,7 @@ int main(void) { /* a call for each pair of sizes, two steps of a loop, and size
     if (INIT(weights, NET_WEIGHTS_BYTES)) return puts("net_init"), 1;
     if (net_run(&ctx, 7, 2, x, y) != NET_WRONG_SIZE || net_run(&ctx, 2, 3, x, y) != NET_WRONG_SIZE) return puts("a wrong size"), 1;
     for (int s = 0; s < 4; s++) {
-        const int n = sizes[s][0] * sizes[s][1], m = n * 20;
+        const int n = sizes[s][0] * sizes[s][1], m = n * WIDTH;
         for (int i = 0; i < 720; i++) x[i] = i % (n * 5) * 0.01f;
         for (int i = 0; i < 2880; i++) y[i] = -7;
         if (s == 3) {
@@ -277,7 +264,32 @@ graph @sizes<n 1..6, m 2..12 by 2>(state turn f32[] = 0, x f32[n,m,5]) {
   return %15 as "y", %t -> turn
 }
 EOF
-want= sizes=
+cat >turns.tn <<'EOF'
+graph @turns<n 1..6, m 2..12 by 2>(state turn f32[] = 0, x f32[n,m,5]) {
+  %1 = permute x perm=[1,0,2] f32[m,n,5]
+  %2 = iota axis=0 f32[m,n,5]
+  %3 = add %1, %2
+  %4 = const 0.5 f32[]
+  %5 = reshape %4 f32[1,1]
+  %6 = expand %5 f32[n,5]
+  %7 = const 1000 i64[]
+  region @b(%c f32[n,5], %xt f32[n,5]) {
+    %8 = mul %c, 0.5
+    %9 = add %8, %xt
+    %12 = sum %9 axes=[1] f32[n,1]
+    %13 = expand %12 f32[n,5]
+    %10 = tanh %13
+    return %10, %9
+  }
+  %s = scan %7, %6, %3 body=@b carry=1 steps=1 length=m reverse=1 f32[n,5]
+  %ys = proj %s index=1 f32[m,n,5]
+  %t = add turn, 1.0
+  return %ys as "y", %t -> turn
+}
+EOF
+for model in sizes turns; do
+want= sizes= width=20
+[ $model = turns ] && width=5
 for size in "3 8" "6 12" "1 2" "3 6"; do
     read -r n m <<<"$size"
     python3 - "$n" "$m" <<'P'
@@ -287,11 +299,55 @@ head = "{'descr': '<f4', 'fortran_order': False, 'shape': (%d, %d, 5), }" % (n, 
 head += " " * (64 - (len(head) + 11) % 64) + "\n"
 open("x.npy", "wb").write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + struct.pack("<%df" % (n * m * 5), *[i * 0.01 for i in range(n * m * 5)]))
 P
-    want="$want $(numbers sizes.tn --input x=@x.npy)" sizes="$sizes { $n, $m },"
+    want="$want $(numbers $model.tn --input x=@x.npy)" sizes="$sizes { $n, $m },"
 done
 want=$(echo $want)
-echo "static const float want[] = { ${want// /f, }f }; static const int sizes[][2] = {$sizes }; static float x[720], y[2880];" >data.h
-check sizes.tn sizes --train
+echo "enum { WIDTH = $width }; static const float want[] = { ${want// /f, }f }; static const int sizes[][2] = {$sizes }; static float x[720], y[2880];" >data.h
+check $model.tn sizes --train
+done
+
+# Loops and branches: the host reads what decides.
+cat >control.tn <<'EOF'
+graph @control(x f32[3,8]) {
+  region @more(%m i64[], %u f32[3,8]) {
+    %t = reduce_max %u axes=[0,1] f32[1,1]
+    %o = reshape %t f32[]
+    %w = gt %o, 0.01
+    return %w
+  }
+  region @big(%p f32[3,8]) {
+    %a = mul %p, 0.25
+    return %a
+  }
+  region @small(%q f32[3,8]) {
+    %b = sub %q, 0.001
+    return %b
+  }
+  region @body(%i i64[], %v f32[3,8]) {
+    %s = reduce_max %v axes=[0,1] f32[1,1]
+    %r = reshape %s f32[]
+    %c = gt %r, 0.1
+    %n = if %c, %v then=@big else=@small f32[3,8]
+    %j = add %i, 1
+    return %j, %n
+  }
+  region @sums(%d f32[3,8], %z f32[8]) {
+    %e = reshape %z f32[1,8]
+    %f = expand %e f32[3,8]
+    %g = reduce_max %d axes=[0] f32[1,8]
+    %h = expand %g f32[3,8]
+    %k = mul %h, 0.5
+    %l = add %k, %f
+    return %l
+  }
+  %0 = const 0 i64[]
+  %1 = while %0, x cond=@more body=@body i64[]
+  %2 = proj %1 index=1 f32[3,8]
+  %3 = scan %1, %2, x body=@sums carry=1 steps=1 length=3 f32[3,8]
+  return %3 as "y"
+}
+EOF
+infer control.tn 3x8
 if [ $has_nvcc = 1 ]; then # the host's half of nvcc reads what matrix units are written in, too
     echo 'graph @m(a bf16[256,128], b bf16[128,256]) {
       %1 = dot a, b contract=[1]x[0] bf16[256,256]
