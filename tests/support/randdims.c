@@ -127,6 +127,7 @@ static void build(lift *l) {
     for (int i = 0; i < l->from->outputs.n; i++) {
         const output *o = &l->from->outputs.at[i];
         val state = o->state && graph_get(l->g, l->map[o->state])->op == OP_state ? l->map[o->state] : 0;
+        if (state && !graph_same_shape(l->g, state, l->map[o->v])) state = 0; /* of one size by chance */
         if (o->name || state) graph_sink(l->g, o->name, l->map[o->v], state);
     }
     if (l->g->outputs.n == 0) graph_output(l->g, "y", l->map[l->from->nodes.n - 1]);
