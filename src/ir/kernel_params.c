@@ -115,7 +115,8 @@ typedef struct prover {
     str *out;
     int n;
     int *open;          /* scratch */
-    bool masked;        /* sums of variables that masks bound count as one */
+    bool masked;        /* sums of variables that masks bound count as one, .. */
+    int first;          /* .. of equally many variables this mask's before others' */
     const kmask *fixed; /* unless NULL: a mask of no variable, .. */
     ext by;             /* .. of whose expression each access has so many */
     bool wide; /* loops go through the whole extents of their variables: tiles, and what is left of them, are then alike */
@@ -200,7 +201,7 @@ static bool bounds_lanes_elsewhere(const kins *in, int m) {
 /* Takes c times the expression of a mask, which has all its variables, out of the index: that adds c times what it can be. */
 static void take_masked(prover *p, kins *in, range *out) {
     for (int turn = 0; turn < in->n_mask * (p->k->vars.n + 1); turn++) { /* sums of many variables first */
-        int m = turn % in->n_mask;
+        int m = (turn + p->first) % in->n_mask;
         const kmask *x = &in->mask[m];
         if (x->e.n != p->k->vars.n - turn / in->n_mask || (x->e.n == 0 && has_literal_bounds(x))) continue;
         if (bounds_lanes_elsewhere(in, m)) continue;
@@ -332,9 +333,22 @@ static bool is_inside_by(prover *p, const kins *in, int n_open, ext part, int64_
     return is_inside(p, in, n_open, false, &x);
 }
 
-static bool never_below_by(prover *p, ext x, const ext *room) { /* or after one of what a mask leaves, which is never below 0 */
+static ext without_number(exts *t, ext e) {
+    const ext_row *r = ext_is_lit(e) ? NULL : exts_row(t, e);
+    ext by = r && r->op == EXT_MUL && ext_is_lit(r->b) ? r->b : 1, sum = by == 1 ? e : r->a;
+    const ext_row *s = ext_is_lit(sum) ? NULL : exts_row(t, sum);
+    return s && s->op == EXT_ADD && ext_is_lit(s->b) ? ext_mul(t, s->a, by) : e;
+}
+
+/* x is never below 0, or as often less what a mask leaves, which is not, as x has what that has of dims. */
+static bool never_below_by(prover *p, ext x, const ext *room) {
     bool proven = ext_never_less(p->t, x, 0);
-    for (int i = 0; i < 2 && !proven; i++) proven = ext_never_less(p->t, ext_sub(p->t, x, room[i]), 0);
+    for (int i = 0; i < 2 && !proven; i++) {
+        ext times;
+        proven = ext_never_less(p->t, ext_sub(p->t, x, room[i]), 0) ||
+                 (ext_divides(p->t, without_number(p->t, x), without_number(p->t, room[i]), &times) &&
+                  ext_lo(p->t, times) > 1 && ext_never_less(p->t, ext_sub(p->t, x, ext_mul(p->t, room[i], times)), 0));
+    }
     return proven;
 }
 
@@ -372,9 +386,10 @@ static bool is_proven(prover *p, int r) {
     if (is_masked(p, in)) return true;
     int n_open = kernel_open_loops(p->k, (reg)r, p->open);
     range x;
-    p->masked = in->n_mask > 0;
-    bool inside = p->masked && is_inside(p, in, n_open, false, &x);
-    p->masked = false;
+    bool inside = false;
+    p->masked = true;
+    for (p->first = 0; p->first < in->n_mask && !inside; p->first++) inside = is_inside(p, in, n_open, false, &x);
+    p->masked = false, p->first = 0;
     return inside || is_inside(p, in, n_open, true, &x) || is_inside(p, in, n_open, false, &x) || is_never(p, in, n_open) ||
            is_inside_where(p, in, n_open);
 }

@@ -385,6 +385,17 @@ static const char *const found[] = {
     "  %2 = slice %1 start=[0,m - 2,0] step=[1,1,1] f32[5,m*-1 + 19,16]\n"
     "  return %2 as \"y\"\n"
     "}\n",
+    "graph @border_of_a_border<n 0..2, m 0..5>(x bf16[9,m,13]) {\n" /* its mask, 65 times, says so */
+    "  %1 = pad x before=[2,m*-1 + 6,2] after=[2,1,2] value=0.5 bf16[13,7,17]\n"
+    "  %2 = slice %1 start=[6,1,2] step=[3,3,2] bf16[1,1,3]\n"
+    "  return %2 as \"y\"\n"
+    "}\n",
+    "graph @border_of_windows<n 4..8>(x f32[n*-1 + 9,1,31]) {\n" /* the second mask of one variable says more */
+    "  %1 = pad x before=[n - 4,0,0] after=[0,0,0] value=0.0 f32[5,1,31]\n"
+    "  %2 = window %1 (axis=0 size=3 stride=2 dilation=2) f32[1,1,31,3]\n"
+    "  %3 = fold %2 (axis=0 size=3 stride=2 dilation=2) f32[5,1,31]\n"
+    "  return %3 as \"y\"\n"
+    "}\n",
     "graph @own_places<b 1..6, n 1..9>(x f32[b,n,3], i i32[b,4], u f32[b,4,3]) {\n" /* rows with places of their own */
     "  %1 = scatter_add x, i, u axis=1 batch=1 f32[b,n,3]\n"
     "  return %1 as \"y\"\n"
