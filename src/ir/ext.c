@@ -201,6 +201,57 @@ static const ext_row *whole_part(const exts *t, ext x) {
     return r && ext_divisor(t, r->a) % r->b == 0 && exts_row(t, r->a)->op != EXT_ADD ? r : NULL;
 }
 
+/* Factors in order, their whole parts over one number: floor(n / 2)*floor(m / 4) is n*m over 8. */
+enum { MOST_FACTORS = 16 };
+typedef struct product {
+    int n;
+    ext at[MOST_FACTORS];
+    int64_t part;
+} product;
+
+static bool has_parts(const exts *t, ext x) { /* factors that products take apart */
+    ext_op op = exts_row(t, x)->op;
+    return op != EXT_ADD && op != EXT_MUL && op != EXT_FLOOR;
+}
+
+static bool add_factors(const exts *t, ext x, product *out) {
+    const ext_row *r = exts_row(t, x), *whole = whole_part(t, x);
+    if (r->op == EXT_MUL && !ext_is_lit(r->b)) return add_factors(t, r->a, out) && add_factors(t, r->b, out);
+    if (whole && has_parts(t, whole->a)) {
+        if (!size_mul(out->part, whole->b, &out->part)) return false;
+        x = whole->a;
+    }
+    if (out->n == MOST_FACTORS) return false;
+    int i = out->n++;
+    for (; i > 0 && compare(t, out->at[i - 1], x) > 0; i--) out->at[i] = out->at[i - 1];
+    out->at[i] = x;
+    return true;
+}
+
+/* What factor x takes of a number that divides the product. */
+static int64_t share_of(const exts *t, ext x, int64_t part) { return has_parts(t, x) ? gcd(ext_divisor(t, x), part) : 1; }
+
+/* One row, whatever the order in which it was multiplied, and whose whole parts: ((floor(a / 2)*b)*c)*literal. */
+static ext make_product(exts *t, const product *p) {
+    int64_t part = p->part, literal = 1; /* of factors, and products of them, that have one value */
+    ext e = 0;
+    bool any = false;
+    for (int i = 0; i < p->n; i++) {
+        int64_t own = share_of(t, p->at[i], part);
+        ext x = own > 1 ? make(t, EXT_FLOOR, p->at[i], own) : p->at[i];
+        bool joined = any && !ext_is_lit(x);
+        part /= own;
+        if (joined) x = make(t, EXT_MUL, e, x);
+        if (!ext_is_lit(x)) {
+            e = x, any = true;
+            continue;
+        }
+        if (__builtin_mul_overflow(literal, x, &literal)) return fail(t, "a size does not fit 64 bits");
+        any = any && !joined;
+    }
+    return any ? ext_mul(t, e, literal) : literal;
+}
+
 enum { MOST_SUMMANDS = 16 };
 typedef struct sum {
     int n;
@@ -211,10 +262,13 @@ typedef struct sum {
     int64_t literal;
 } sum;
 
-static bool add_summands(const exts *t, ext x, int64_t times, sum *out) {
+static bool add_summands(exts *t, ext x, int64_t times, sum *out) {
     const ext_row *r = ext_is_lit(x) ? NULL : exts_row(t, x);
     if (!r) return !__builtin_mul_overflow(x, times, &x) && !__builtin_add_overflow(out->literal, x, &out->literal);
-    if (r->op == EXT_ADD) return add_summands(t, r->a, times, out) && add_summands(t, r->b, times, out);
+    if (r->op == EXT_ADD) {
+        ext last = r->b; /* the table may move */
+        return add_summands(t, r->a, times, out) && add_summands(t, last, times, out);
+    }
     bool scaled = r->op == EXT_MUL && ext_is_lit(r->b);
     ext of = scaled ? r->a : x;
     if (scaled && __builtin_mul_overflow(times, r->b, &times)) return false;
@@ -222,6 +276,11 @@ static bool add_summands(const exts *t, ext x, int64_t times, sum *out) {
     const ext_row *whole = whole_part(t, of);
     int64_t part = whole ? whole->b : 1;
     if (whole) of = whole->a;
+    product p = { .part = 1 };
+    if (!whole && add_factors(t, of, &p) && p.part > 1) {
+        part = p.part, p.part = 1;
+        of = make_product(t, &p);
+    }
     int i = 0, order = 1;
     while (i < out->n && (order = compare(t, out->at[i].of, of)) < 0) i++;
     if (i < out->n && order == 0) {
@@ -275,36 +334,15 @@ ext ext_add(exts *t, ext x, ext y) {
     return by > 1 ? ext_mul(t, e, by) : e;
 }
 
-enum { MOST_FACTORS = 16 };
-static bool add_factors(const exts *t, ext x, ext *at, int *n) {
-    const ext_row *r = exts_row(t, x);
-    if (r->op == EXT_MUL && !ext_is_lit(r->b)) return add_factors(t, r->a, at, n) && add_factors(t, r->b, at, n);
-    if (*n == MOST_FACTORS) return false;
-    int i = (*n)++;
-    for (; i > 0 && compare(t, at[i - 1], x) > 0; i--) at[i] = at[i - 1];
-    at[i] = x;
-    return true;
-}
-
-/* A factor of x that is a whole part takes what it can of *by: floor(n / 4)*2 is floor(n / 2). False: there is none. */
+/* Of the whole parts among the factors of x *by takes what it can: floor(n / 4)*2 is floor(n / 2). False: there is none. */
 static bool absorbs(exts *t, ext x, int64_t by, ext *out) {
-    const ext_row *r = whole_part(t, x);
-    ext at[MOST_FACTORS];
-    int n = 0;
-    if (r) {
-        int64_t both = gcd(r->b, by < 0 ? -by : by);
-        if (both > 1) *out = ext_mul(t, ext_floor_div(t, r->a, r->b / both), by / both);
-        return both > 1;
-    }
-    r = ext_is_lit(x) ? NULL : exts_row(t, x);
-    if (!r || r->op != EXT_MUL || ext_is_lit(r->b) || !add_factors(t, x, at, &n)) return false;
-    for (int i = 0; i < n; i++) {
-        if (!absorbs(t, at[i], by, out)) continue;
-        for (int k = 0; k < n; k++)
-            if (k != i) *out = ext_mul(t, *out, at[k]);
-        return true;
-    }
-    return false;
+    product p = { .part = 1 };
+    if (ext_is_lit(x) || !add_factors(t, x, &p)) return false;
+    int64_t both = gcd(p.part, by < 0 ? -by : by);
+    if (both <= 1) return false;
+    p.part /= both;
+    *out = ext_mul(t, make_product(t, &p), by / both);
+    return true;
 }
 
 /* A product of symbolic factors is one row, whatever the order in which it was multiplied: ((a*b)*c)*literal. */
@@ -322,16 +360,9 @@ ext ext_mul(exts *t, ext x, ext y) {
     if (ext_is_lit(y)) return r ? ext_mul(t, r->a, make(t, EXT_MUL, r->b, y)) : make(t, EXT_MUL, x, y);
     if (r) return ext_mul(t, ext_mul(t, r->a, y), r->b);
     if ((r = with_literal(t, y, EXT_MUL))) return ext_mul(t, ext_mul(t, x, r->a), r->b);
-    ext at[MOST_FACTORS];
-    int n = 0;
-    if (!add_factors(t, x, at, &n) || !add_factors(t, y, at, &n)) return fail(t, "a symbolic size of too many factors");
-    e = at[0];
-    int64_t literal = 1; /* of factors whose product has one value */
-    for (int i = 1; i < n; i++) {
-        e = ext_is_lit(e) ? at[i] : make(t, EXT_MUL, e, at[i]);
-        if (ext_is_lit(e) && __builtin_mul_overflow(literal, e, &literal)) return fail(t, "a size does not fit 64 bits");
-    }
-    return ext_is_lit(e) ? literal : ext_mul(t, e, literal);
+    product p = { .part = 1 };
+    if (!add_factors(t, x, &p) || !add_factors(t, y, &p)) return fail(t, "a symbolic size of too many factors");
+    return make_product(t, &p);
 }
 
 bool ext_divides(exts *t, ext x, ext y, ext *out) {
@@ -352,22 +383,23 @@ bool ext_divides(exts *t, ext x, ext y, ext *out) {
 
 ext ext_sub(exts *t, ext x, ext y) { return x == y ? 0 : ext_add(t, x, ext_mul(t, y, -1)); }
 
-/* x / y where the factors of x, one after the other, leave nothing of y: floor(h / 4)*w by 2 is floor(h / 8)*w. */
+/* x / y where the factors of x, one after the other, leave nothing of y: floor(h / 4)*w by 2 is floor(h / 8)*w. Sums take what
+ * others leave. */
 static bool divides_factors(exts *t, ext x, int64_t y, ext *out) {
     const ext_row *r = ext_is_lit(x) ? NULL : exts_row(t, x);
-    ext at[MOST_FACTORS];
-    int n = 0;
-    if (!r || r->op != EXT_MUL || ext_is_lit(r->b) || !add_factors(t, x, at, &n)) return false;
-    for (int64_t rest = y, i = 0; i < n; i++) {
-        rest /= gcd(ext_divisor(t, at[i]), rest);
-        if (i == n - 1 && rest > 1) return false;
+    product p = { .part = 1 }, left;
+    if (!r || r->op != EXT_MUL || ext_is_lit(r->b) || !add_factors(t, x, &p) || !size_mul(p.part, y, &p.part)) return false;
+    int64_t rest = p.part, own;
+    for (int i = 0; i < p.n; i++) rest /= share_of(t, p.at[i], rest);
+    left.n = 0, left.part = p.part / rest, *out = 1;
+    for (int i = 0; i < p.n; i++) {
+        if (has_parts(t, p.at[i]) || (own = gcd(ext_divisor(t, p.at[i]), rest)) == 1)
+            left.at[left.n++] = p.at[i];
+        else
+            rest /= own, *out = ext_mul(t, *out, ext_floor_div(t, p.at[i], own));
     }
-    *out = 1;
-    for (int i = 0; i < n; i++) {
-        int64_t both = gcd(ext_divisor(t, at[i]), y);
-        *out = ext_mul(t, *out, ext_floor_div(t, at[i], both)), y /= both;
-    }
-    return true;
+    *out = rest == 1 ? ext_mul(t, *out, make_product(t, &left)) : 0;
+    return rest == 1;
 }
 
 static ext divide(exts *t, ext_op op, ext x, ext y) {

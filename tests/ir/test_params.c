@@ -174,6 +174,10 @@ static const char *const equal[][2] = {
     { "floor(($n*$m*4) / $n)", "ceil($m*$m*4 / $m)" },
     { "$n*floor($e / 4)*2*floor($e / 4)*32", "$n*16*floor($e / 2)*floor($e / 2)" },
     { "ceil(($e*3 + 5) / 4)", "floor($e*3 / 4) + 2" },
+    { "$e*floor($w / 2)*9", "floor($e / 2)*$w*9" }, /* w is a multiple of 4 */
+    { "floor($e / 4)*floor($w / 2)", "floor($w / 4)*floor($e / 2)" },
+    { "floor($e*$w*$n / 16) + $n", "$n + floor($e / 4)*$n*floor($w / 4)" },
+    { "floor($e / 8)*$w*3 + $e*floor($w / 4)", "$e*floor($w / 2) + floor($e / 8)*floor($w / 4)*4" },
 };
 static void test_sums(void **state) {
     (void)state;
@@ -184,8 +188,8 @@ static void test_sums(void **state) {
         arena_init(&a, mem_libc(), &gd);
         if (!GUARD_TRY(&gd)) fail_msg("%s: %s", equal[i][0], gd.err.text);
         str_init(&text, &a);
-        str_addf(&text, "kernel @k<n 1..90, m 1..9, e 8..800 by 8>(b0 in f32[%s], b1 in f32[%s]) scalar {\n}", equal[i][0],
-                 equal[i][1]);
+        str_addf(&text, "kernel @k<n 1..90, m 1..9, e 8..800 by 8, w 4..80 by 4>(b0 in f32[%s], b1 in f32[%s]) scalar {\n}",
+                 equal[i][0], equal[i][1]);
         const kernel *k = kernel_parse(&a, text.s, text.n, "equal");
         if (k->bufs.at[0].elems != k->bufs.at[1].elems) fail_msg("%s is not %s", equal[i][0], equal[i][1]);
         arena_fini(&a);
