@@ -54,7 +54,6 @@ val api_capture(tn_graph *g, val v);
 void api_check_value(graph *g, tn_dtype t, double v);
 /* v everywhere, in x's dtype and shape, checked so. */
 val api_scalar_like(graph *g, val x, double v);
-val api_dim_value(graph *g, ext e); /* i64[]: what a run gives */
 /* One elementwise op of operands that are checked and broadcast. Jumps. */
 val api_add_elementwise(graph *g, op_code op, const val *in);
 

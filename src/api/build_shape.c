@@ -53,21 +53,17 @@ static val build_reduce(graph *g, const val *in, void *args) {
     val r = graph_reduce(g, a->op, in[0], mask);
     return a->keep ? r : drop_axes(g, r, mask);
 }
-/* How many elements the axes have, in the shape and dtype of a sum over them: where that is known when a program runs, a sum of
- * ones. 0 elements: 0 / 0, NaN. */
+/* How many elements the axes have, in the shape and dtype of a sum over them. 0 elements: 0 / 0, NaN. */
 static val count_like(graph *g, val x, val sum, uint64_t mask) {
-    double count = 1;
-    ext dims[TN_MAX_RANK];
-    bool symbolic = false;
-    int rank = graph_get(g, x)->rank;
-    for (int i = 0; i < rank; i++) {
-        dims[i] = mask >> i & 1 ? graph_get(g, x)->dims[i] : 1;
-        symbolic = symbolic || !ext_is_lit(dims[i]);
-        count *= (double)dims[i];
-    }
-    if (!symbolic) return graph_splat_like(g, sum, count);
-    val ones = graph_splat(g, (tn_dtype)graph_get(g, sum)->dtype, rank, dims, 1);
-    return graph_expand(g, graph_reduce(g, OP_sum, ones, mask), graph_get(g, sum)->dims);
+    const node *n = graph_get(g, x);
+    int64_t ones[TN_MAX_RANK];
+    ext count = 1;
+    for (int i = 0; i < n->rank; i++) ones[i] = 1;
+    for (int i = 0; i < n->rank; i++)
+        if (mask >> i & 1) count = g->params ? ext_mul(g->params, count, n->dims[i]) : count * n->dims[i];
+    if (ext_is_lit(count)) return graph_splat_like(g, sum, (double)count);
+    val size = graph_size(g, (tn_dtype)graph_get(g, sum)->dtype, count);
+    return graph_expand(g, graph_reshape(g, size, graph_get(g, sum)->rank, ones), graph_get(g, sum)->dims);
 }
 /* Halves are averaged in f32: their sum alone would overflow at 65504. */
 static val build_mean(graph *g, const val *in, void *args) {

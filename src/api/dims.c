@@ -110,14 +110,10 @@ tn_status tn_dim_range(tn_graph *g, int64_t x, int64_t *out_lo, int64_t *out_hi)
     return tn_graph_status(g);
 }
 
-val api_dim_value(graph *g, ext e) {
-    if (ext_is_lit(e)) return graph_splat(g, TN_I64, 0, NULL, (double)e);
-    return graph_reshape(g, graph_reduce(g, OP_sum, graph_splat(g, TN_I64, 1, &e, 1), 1), 0, NULL);
-}
 static val build_value(graph *g, const val *in, void *args) {
     (void)in;
     check_handle(g, *(const ext *)args, 0);
-    return api_dim_value(g, *(const ext *)args);
+    return graph_size(g, TN_I64, *(const ext *)args);
 }
 tn_tensor tn_dim_value(tn_graph *g, int64_t x) { return api_build(g, &(call){ .name = "tn_dim_value" }, build_value, &x); }
 

@@ -455,7 +455,7 @@ static val order_of(graph *g, val digit, const ext dims[3], int64_t count) {
 /* x times a size. */
 static val by_size(graph *g, val x, ext size) {
     if (ext_is_lit(size)) return binary(g, OP_mul, x, (double)size);
-    val n = graph_reshape(g, api_dim_value(g, size), 3, (int64_t[]){ 1, 1, 1 });
+    val n = graph_reshape(g, graph_size(g, TN_I64, size), 3, (int64_t[]){ 1, 1, 1 });
     return graph_binary(g, OP_mul, x, graph_expand(g, n, graph_get(g, x)->dims));
 }
 

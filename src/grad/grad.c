@@ -137,14 +137,13 @@ static ext product(const graph *g, const ext *dims, int from, int to) {
     return p;
 }
 
-/* A size as integers like x; of the run: a sum of ones. */
+/* A size as integers like x. */
 static val size_like(graph *g, val x, ext size) {
     const node n = *graph_get(g, x);
     int64_t ones[TN_MAX_RANK];
     if (ext_is_lit(size)) return graph_splat_like(g, x, (double)size);
     for (int i = 0; i < n.rank; i++) ones[i] = 1;
-    val count = graph_reduce(g, OP_sum, graph_splat(g, (tn_dtype)n.dtype, 1, &size, 1), 1);
-    return graph_expand(g, graph_reshape(g, count, n.rank, ones), n.dims);
+    return graph_expand(g, graph_reshape(g, graph_size(g, (tn_dtype)n.dtype, size), n.rank, ones), n.dims);
 }
 
 /* x shifted by k along the last axis of [m, n], with ones moving in. */

@@ -206,6 +206,7 @@ val graph_gather(graph *g, val x, val index, int axis);
 val graph_scatter(graph *g, op_code op, val base, val index, val updates, int axis, int batch); /* batch: leading axes of all */
 val graph_scatter_add(graph *g, val base, val index, val updates, int axis, int batch);
 val graph_iota(graph *g, tn_dtype t, int rank, const int64_t *dims, int axis);
+val graph_size(graph *g, tn_dtype t, ext size); /* t[]: what a run gives */
 
 /* Facts. */
 int64_t graph_elems(const graph *g, val v); /* product of dims, symbolic ones at their most; graph_add checks that it fits */

@@ -175,3 +175,9 @@ val graph_iota(graph *g, tn_dtype t, int rank, const int64_t *dims, int axis) {
     return graph_add(g,
                      &(spec){ .op = OP_iota, .dtype = t, .rank = rank, .dims = dims, .attr = &(int64_t){ axis }, .n_attr = 1 });
 }
+val graph_size(graph *g, tn_dtype t, ext size) {
+    if (ext_is_lit(size)) return graph_splat(g, t, 0, NULL, (double)size);
+    ext places = ext_add(g->params, size, 1); /* 0 .. size, of which the last is taken: exact, unlike a sum of ones */
+    val last = graph_slice(g, graph_iota(g, t, 1, &places, 0), &size, (int64_t[]){ 1 }, (int64_t[]){ 1 });
+    return graph_reshape(g, last, 0, NULL);
+}

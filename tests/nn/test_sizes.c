@@ -304,6 +304,32 @@ static void what_is_never_less(void **state) {
     tn_graph_free(g), tn_ctx_free(ctx);
 }
 
+/* Means of more numbers than f32 counts one by one: 2^24. */
+static void means_of_many(void **state) {
+    (void)state;
+    enum { ROWS = 5000, COLUMNS = 3500, ONES = 1000 };
+    tn_ctx *ctx = test_ctx();
+    tn_graph *g = tn_graph_new(ctx, "means");
+    tn_shape s = TN_DIMS(tn_dim(g, "n", 1, 8192, 1), tn_dim(g, "m", 1, 8192, 1));
+    tn_output(tn_mean(tn_cast(tn_input(g, "x", TN_I8, s), TN_F32), TN_ALL_AXES, 0), "mean");
+    int8_t *x = calloc(ROWS, COLUMNS);
+    for (int i = 0; i < ONES * COLUMNS; i++) x[i] = 1;
+    for (int mode = TN_MODE_IMMEDIATE; mode <= TN_MODE_COMPILED; mode++) {
+        tn_compile_opts o = TN_COMPILE_DEFAULTS;
+        tn_program *p;
+        tn_session *own;
+        float mean = 0;
+        o.mode = (tn_mode)mode;
+        if (tn_compile(g, &o, &p) || tn_session_new(p, &own)) fail_msg("%s", tn_ctx_error(ctx));
+        if (tn_bind_shape(own, "x", TN_DIMS(ROWS, COLUMNS)) || tn_run(own, TN_BIND({ "x", x }, { "mean", &mean })))
+            fail_msg("%s", tn_ctx_error(ctx));
+        if (fabsf(mean - (float)ONES / ROWS) > 1e-6f) fail_msg("mode %d: the mean is %.9g", mode, (double)mean);
+        tn_session_free(own), tn_program_free(p);
+    }
+    free(x);
+    tn_graph_free(g), tn_ctx_free(ctx);
+}
+
 static void mistakes_are_named(void **state) {
     (void)state;
     tn_ctx *ctx = test_ctx();
@@ -320,6 +346,6 @@ static void mistakes_are_named(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(as_with_numbers), cmocka_unit_test(what_is_never_less),
-                                        cmocka_unit_test(mistakes_are_named) };
+                                        cmocka_unit_test(means_of_many), cmocka_unit_test(mistakes_are_named) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
