@@ -558,7 +558,8 @@ static ext are_short(const tiler *t, int loop, int end) {
     enum { SHORT = 64 };
     ext most = 0;
     exts *x = t->k->params;
-    if (t->k->vars.at[t->k->ins.at[loop].var].role.unroll < 2) return 1;
+    krole role = t->k->vars.at[t->k->ins.at[loop].var].role;
+    if (role.unroll < 2 || role.lanes > 1) return 1; /* lanes are columns, which lie side by side */
     for (int i = loop + 1; i < end; i++) {
         const kins *in = &t->k->ins.at[i];
         if (in->op != K_LOOP) continue;
