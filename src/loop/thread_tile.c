@@ -59,7 +59,8 @@ static void meet(tile_writer *w, kasync what) {
 
 static void write_blocks(tile_writer *w, const tile_sums *acc) {
     const tiler *t = w->w;
-    bool loop = t->s.b.whole < t->n_loops;
+    bool one = t->s.matrix && t->s.b.trips == 1 && t->s.b.whole + 1 < t->n_loops; /* the loop around is that of K blocks then */
+    bool loop = t->s.b.whole < t->n_loops && !one;
     affine s = loop ? affine_var(w->o->a, build_loop(w->o, "s", t->s.b.trips, PAR_SERIAL)) : affine_const(0);
     tiler_copy_blocks(w, s);
     meet(w, ASYNC_COPIES);
