@@ -5,21 +5,27 @@
  * another batch axis: so the steps of a part lie in memory as they did. A part may be parted once more. The parts are added one
  * after the other, in f32, and the sum is rounded once, so it is what the whole one would have rounded, in another order
  * [order]. They are slices that are added, not a reduction: what comes behind reads them where it needs them, also across a
- * border. */
+ * border. So it can leave out rows: those of a convolution go on across the ends of an image's lines. */
 #include "pass/rewrite.h"
 
 enum {
     MIN_STEPS = 1024 /* of the contraction: 16 K blocks, 3 us on an H200 */,
     MIN_PART = 256 /* steps of a part */,
     MIN_SIDE = 16 /* rows, and columns, of the result */,
+    TILE = 64 /* rows that a thread block has at least */,
     FEW_TILES = 32,
     WANTED_TILES = 128,
     MOST_ADDED = 16 /* parts; more are a reduction */
 };
 
-static bool is_half(const graph *g, val v) {
-    while (graph_get(g, v)->op == OP_cast) v = graph_get(g, v)->in[0];
-    return dtype_is_narrow_float(graph_get(g, v)->dtype);
+/* Operand x lies in memory in 16 bits; not what is rounded as it is copied, since a tile has all rows that read it
+ * (sched/analyse.c). */
+static bool is_half(const graph *g, const node *d, const dot_sizes *s, int x) {
+    const node *n = graph_get(g, d->in[x]);
+    while (n->op == OP_reshape) n = graph_get(g, n->in[0]);
+    bool half = dtype_is_narrow_float(n->dtype),
+         from = n->op == OP_cast && dtype_is_narrow_float(graph_get(g, n->in[0])->dtype);
+    return half ? n->op != OP_cast || from || s->side[!x] > TILE : from;
 }
 
 static int64_t wanted_parts(const dot_sizes *s) {
@@ -40,20 +46,46 @@ static val add_parts(graph *g, val sums) {
     return sum;
 }
 
+/* A convolution in steps of 1 over a border, whose lines are shorter than a tile: its positions go on behind the end of a line,
+ * so that tiles have rows of several. Nobody reads what those behind the end are. (14 x 14 results make 4 tiles for 14.) */
+static val flat(graph *g, const node *d, dot_sizes s) {
+    node w = *graph_get(g, d->in[0]);
+    if (d->rank != 4 || d->attr[0] || d->attr[1] != 3 || w.op != OP_window || w.attr[0] != 2 || !graph_used_once(g, d->in[0]))
+        return 0;
+    const int64_t *of = w.attr + 1, *along = w.attr + 5; /* axis, size, stride, dilation: of lines, and along one */
+    node x = *graph_get(g, w.in[0]);
+    if (x.op != OP_pad || x.rank != 4 || of[0] != 1 || along[0] != 2 || of[2] != 1 || along[2] != 1) return 0;
+    int64_t n = x.dims[0], lines = x.dims[1], line = x.dims[2], steps[3],
+            more = (of[1] - 1) * of[3] * line + (along[1] - 1) * along[3], rows = n * lines * line - more;
+    s.side[0] = rows;
+    if (w.dims[2] >= TILE || (rows + TILE - 1) / TILE >= n * w.dims[1] || wanted_parts(&s) < 2) return 0;
+    for (int i = 0; i < 3; i++) {
+        if (d->attr[2 + i] < 3) return 0; /* no offset, and no channel */
+        steps[i] = d->attr[2 + i] - 1;
+    }
+    val y = graph_reshape(g, w.in[0], 3, (int64_t[]){ 1, rows + more, x.dims[3] });
+    y = graph_window(g, y, &(window_axis){ 1, of[1], 1, of[3] * line }, 1);
+    y = graph_window(g, y, &(window_axis){ 1, along[1], 1, along[3] }, 1);
+    y = graph_dot(g, y, d->in[1], NULL, NULL, 0, steps, d->attr + 5, 3);
+    y = graph_pad(g, y, (int64_t[]){ 0, 0, 0 }, (int64_t[]){ 0, more, 0 }, 0);
+    y = graph_reshape(g, y, 4, (int64_t[]){ n, lines, line, d->dims[3] });
+    return graph_slice(g, y, (int64_t[]){ 0, 0, 0, 0 }, d->dims, NULL);
+}
+
 static val split(graph *g, val v, arena *scratch) {
     (void)scratch;
     node d = *graph_get(g, v);
-    if ((d.dtype != TN_F32 && !dtype_is_narrow_float(d.dtype)) || !dot_may_split(g, &d) || !is_half(g, d.in[0]) ||
-        !is_half(g, d.in[1]))
-        return 0;
+    if ((d.dtype != TN_F32 && !dtype_is_narrow_float(d.dtype)) || !dot_may_split(g, &d)) return 0;
     dot_sizes s = dot_sizes_of(g, &d);
+    if (!is_half(g, &d, &s, 0) || !is_half(g, &d, &s, 1)) return 0;
     int nb = (int)d.attr[0], nc = (int)d.attr[1], which = -1;
     int64_t most = wanted_parts(&s), outermost = TN_MAX_RANK;
     for (int i = 0; i < nc && most > 1; i++) {
         int64_t axis = d.attr[2 + 2 * nb + nc + i];
         if (axis < outermost && dot_divisor(graph_get(g, d.in[1])->dims[axis], most) > 1) outermost = axis, which = i;
     }
-    if (which < 0) return 0;
+    val y = which < 0 ? 0 : flat(g, &d, s);
+    if (which < 0 || y) return y;
     int64_t parts = dot_divisor(graph_get(g, d.in[1])->dims[outermost], most);
     val sums = dot_in_parts(g, v, which, parts, TN_F32);
     return graph_cast(g, graph_reshape(g, add_parts(g, sums), d.rank, d.dims), d.dtype);
