@@ -85,7 +85,7 @@ const char *loop_lanes_of_run(const kernel *k, const kins *in) {
             masked = masked || affine_coef(x->e, v) != 0;
             far = far || is_far(k, x->lo) || is_far(k, x->hi);
         }
-        if (apart || (masked && (far || affine_coef(in->idx, v) != 1))) return k->vars.at[v].name;
+        if (apart || (masked && (far || affine_coef(in->idx, v) < 0 || affine_coef(in->idx, v) > 1))) return k->vars.at[v].name;
     }
     return NULL;
 }
