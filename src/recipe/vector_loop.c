@@ -107,6 +107,8 @@ static double ref_score(const tile_chooser *c, const ref *r, kvar v) {
     int64_t extent = c->k->vars.at[v].extent;
     if (extent < c->lanes && s > 0) /* few lanes; in a sum, what adds them up takes as long as they do */
         s *= (double)extent / c->lanes * (c->k->vars.at[v].reduce ? 0.25 : 1);
+    else if (c->k->vars.at[v].reduce && s > 0) /* what is left over is a sum of its own for each power of two */
+        s *= (double)extent / (double)(c->lanes * (extent / c->lanes + __builtin_popcount((unsigned)(extent % c->lanes))));
     return s * r->times;
 }
 
