@@ -3,10 +3,10 @@
  * then, not along a short sum, whose lanes had to be added up for each result.
  *
  * In: a dot of floats whose right operand is summed along its last axis, that is short, and read for several rows, as the keys
- * of attention are. Out: the same of the operand permuted, in memory. Where a softmax of these scores is all that is needed,
- * and it weighs rows, columns become a multiple of a vector, or a fixed few: no row has a rest. Those behind the last have the
- * score -inf and the weight 0. Contractions across a batch become one for each of its entries, and their sum. Exact but for the
- * order of sums, which is the target's. */
+ * of attention are; or is a view of such. Out: the same of the operand permuted, in memory. Where a softmax of these scores is
+ * all that is needed, and it weighs rows, columns become a multiple of a vector, or a fixed few: no row has a rest. Those
+ * behind the last have the score -inf and the weight 0. Contractions across a batch become one for each of its entries, and
+ * their sum. Exact but for the order of sums, which is the target's. */
 #include "pass/rewrite.h"
 
 #include <math.h>
@@ -107,6 +107,35 @@ static val rewrite(graph *g, val v, arena *scratch) {
     val parts[2] = { plain(g, &x, part(g, x.a, x.axes[0][0], 0, rest), part(g, x.b, x.axes[1][0], 0, rest)),
                      turned(g, &x, part(g, x.a, x.axes[0][0], rest, n), part(g, x.b, x.axes[1][0], rest, n), 0) };
     return graph_concat(g, parts, 2, 0);
+}
+
+/* Whether neighbours along the last axis of view v are none in memory. */
+static bool is_turned_view(const graph *g, val v) {
+    for (const node *n = graph_get(g, v); n->op == OP_permute || n->op == OP_reshape; n = graph_get(g, n->in[0])) {
+        const node *x = graph_get(g, n->in[0]);
+        if (n->op == OP_permute && n->attr[n->rank - 1] != n->rank - 1) return true;
+        if (n->op == OP_reshape && (x->rank < 1 || x->dims[x->rank - 1] != n->dims[n->rank - 1])) return false;
+    }
+    return false;
+}
+
+/* The same where the operand is turned already, as a view: it is put in memory so. */
+static val rewrite_view(graph *g, val v, arena *scratch) {
+    const node d = *graph_get(g, v);
+    (void)scratch;
+    if (d.op != OP_dot || d.attr[0] < 1 || d.attr[1] != 1 || !touches_dims(g, v)) return 0;
+    if (d.dtype != TN_F32 && d.dtype != TN_F64) return 0;
+    int n = (int)d.attr[0];
+    const int64_t *batch[2] = { &d.attr[2], &d.attr[2 + n] }, sum[2] = { d.attr[2 + 2 * n], d.attr[3 + 2 * n] };
+    const node *a = graph_get(g, d.in[0]), *b = graph_get(g, d.in[1]);
+    uint64_t others = UINT64_C(1) << sum[0];
+    for (int i = 0; i < n; i++) {
+        others |= UINT64_C(1) << batch[0][i];
+        if (batch[1][i] == b->rank - 1) return 0;
+    }
+    if (sum[1] == b->rank - 1 || !is_turned_view(g, d.in[1]) || !is_many(g, a, others)) return 0;
+    if (graph_dim_most(g, b->dims[sum[1]]) > SHORT || graph_dim_most(g, b->dims[b->rank - 1]) < COLUMNS) return 0;
+    return graph_dot(g, d.in[0], graph_unary(g, OP_stop_gradient, d.in[1]), batch[0], batch[1], n, &sum[0], &sum[1], 1);
 }
 
 /* ---- softmax ---- */
@@ -311,5 +340,6 @@ static val rewrite_batch(graph *g, val v, arena *scratch) {
 bool pass_turned_operands(graph *g, arena *scratch) {
     if (!g->params) return false; /* all sizes are literals */
     bool batches = rewrite_dims(g, scratch, rewrite_batch), softmaxes = rewrite_dims(g, scratch, rewrite_softmax);
-    return rewrite_dims(g, scratch, rewrite) || softmaxes || batches;
+    bool views = rewrite_dims(g, scratch, rewrite_view);
+    return rewrite_dims(g, scratch, rewrite) || views || softmaxes || batches;
 }
