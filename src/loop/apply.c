@@ -69,7 +69,8 @@ static bool takes_form(const kernel *k, step_op op, str *why) {
 static bool takes_params(step_op op) {
     return op == STEP_tile || op == STEP_parallel || op == STEP_multiply_add || op == STEP_block_rows ||
            op == STEP_fuse_loops || op == STEP_nests || op == STEP_reorder || op == STEP_hoist || op == STEP_vectorize ||
-           op == STEP_unroll_jam || op == STEP_online_softmax || op == STEP_bind_row_tiles || op == STEP_dce;
+           op == STEP_unroll_jam || op == STEP_online_softmax || op == STEP_bind_row_tiles || op == STEP_reduce_columns ||
+           op == STEP_dce;
 }
 
 bool step_apply(kernel **k, const loop_step *s, str *why) {

@@ -76,7 +76,8 @@ int gpu_open_rows(const kernel *k, kernel *o, int n, kvar but, kvar nor) {
         kins in = k->ins.at[i];
         if (in.var == but || in.var == nor) continue;
         in.par = PAR_BLOCKS;
-        o->grid_blocks *= in.hi - in.lo;
+        o->grid_blocks =
+            o->params ? ext_mul(o->params, o->grid_blocks, ext_sub(o->params, in.hi, in.lo)) : o->grid_blocks * (in.hi - in.lo);
         kernel_push(o, in);
         opened++;
     }

@@ -18,6 +18,7 @@ enum { MOST_VARS = 50, MOST_LANES = 8, MOST_UNROLL = 64, MOST_AHEAD = 8 /* of a 
 
 static const kins *at(const column *w, int i) { return column_at(w, i); }
 static int64_t trips(const kins *loop) { return column_trips(loop); }
+static ext times(const kernel *k, ext x, ext y) { return k->params ? ext_mul(k->params, x, y) : x * y; }
 
 /* In a nest of a row, what other nests have made lies in memory of the thread block. */
 static bool is_plain(const column *w, const kins *in) {
@@ -57,8 +58,9 @@ bool column_find(column *w, const kernel *k, str *why) {
     w->v = k->ins.at[n_outer].var;
     if (!find_parts(w)) return step_refuse(why, "the kernel is not sums of what lies along %s", k->vars.at[w->v].name);
     for (int i = 1; i < w->end; i++)
-        if (at(w, i)->op == K_LOOP && trips(at(w, i)) < 1) return step_refuse(why, "a loop is empty");
-    return true;
+        if (at(w, i)->op == K_LOOP && ext_is_lit(at(w, i)->hi) && trips(at(w, i)) < 1)
+            return step_refuse(why, "a loop is empty");
+    return ext_is_lit(k->vars.at[w->v].extent) || step_refuse(why, "a run gives how many columns there are");
 }
 
 bool column_lanes(const column *w, int lanes) {
@@ -121,8 +123,8 @@ typedef struct row_at {
     build_places p;
     affine row, first; /* first: of the columns of thread block g */
     kvar g;
-    int number;  /* of those that are read together */
-    int64_t end; /* of the rows, where some threads go past it; else 0 */
+    int number; /* of those that are read together */
+    ext end;    /* of the rows, where some threads go past it; else 0 */
 } row_at;
 
 /* Instruction i of the body of the loops. */
@@ -152,7 +154,11 @@ static void write_share(column *w, kernel *o, build_copier *c, kvar g, affine fi
     arena *a = o->a;
     affine col = g < 0 ? first : affine_add(a, build_times(a, g, w->columns), first);
     const kins *split = at(w, w->loops + w->split);
-    int64_t rows = trips(split), together = w->down * w->ahead, share = (rows + together - 1) / together;
+    int64_t together = w->down * w->ahead;
+    bool of_run = !ext_is_lit(split->hi);
+    ext share = of_run ? ext_ceil_div(w->k->params, ext_sub(w->k->params, split->hi, split->lo), together)
+                       : (trips(split) + together - 1) / together,
+        end = of_run || trips(split) % together ? split->hi : 0; /* where some threads go past it */
     build_places p = { .along = w->v, .lanes = w->lanes };
     bool *varies = gpu_varying(w->k, NULL, w->v);
     p.varies = varies;
@@ -168,14 +174,15 @@ static void write_share(column *w, kernel *o, build_copier *c, kvar g, affine fi
             continue;
         }
         kvar s = build_loop(o, "s", share, PAR_SERIAL);
-        if (i == w->n_loops - 1 && share > 1) o->vars.at[s].role.unroll = share < w->unroll ? (int)share : w->unroll;
+        if (i == w->n_loops - 1 && (of_run || share > 1))
+            o->vars.at[s].role.unroll = !of_run && share < w->unroll ? (int)share : w->unroll;
         for (int u = 0; u < w->ahead; u++) {
             affine row =
                 affine_offset(affine_add(a, build_times(a, s, together), affine_var(a, part)), split->lo + u * w->down);
-            x[u] = (row_at){ *c, p, row, first, g, u, rows % together ? split->hi : 0 };
+            x[u] = (row_at){ *c, p, row, first, g, u, end };
             x[u].c.to = arena_copy(a, c->to, sizeof(reg) * (size_t)w->k->ins.n);
             build_put(&x[u].p, split->var, row);
-            if (rows % together) build_bound(&x[u].p, row, split->hi, 0);
+            if (end) build_bound(&x[u].p, row, end, 0);
         }
     }
     for (int loads = 1; loads >= 0; loads--) /* of all rows that are read together, and then what each computes */
@@ -226,6 +233,7 @@ static void write_block(column *w, kernel *o, kvar g) {
 static kernel *write(column *w) {
     const kernel *k = w->k;
     kernel *o = gpu_kernel(k, (int)w->down * w->across);
+    o->params = k->params;
     gpu_open_rows(k, o, w->n_outer - 1, -1, -1);
     o->grid_blocks = w->grid_blocks;
     int64_t tiles = (k->vars.at[w->v].extent + w->columns - 1) / w->columns;
@@ -318,7 +326,12 @@ bool step_reduce_columns(kernel **kk, const loop_step *s, str *why) {
     w.unroll = (int)unroll;
     if (panels >= 0 && !take_panels(&w, panels < k->bufs.n ? (int)panels : k->bufs.n, why)) return false;
     w.grid_blocks = (k->vars.at[v].extent + w.columns - 1) / w.columns;
-    for (int i = 1; i < w.n_outer; i++) w.grid_blocks *= trips(at(&w, i));
+    for (int i = 1; i < w.n_outer; i++)
+        w.grid_blocks =
+            times(k, w.grid_blocks, k->params ? ext_sub(k->params, at(&w, i)->hi, at(&w, i)->lo) : trips(at(&w, i)));
+    if (k->params && (panels >= 0 || ext_hi(k->params, w.grid_blocks) > INT32_MAX))
+        return step_refuse(why,
+                           panels >= 0 ? "a run gives sizes: nothing lies in panels" : "there may be too many thread blocks");
     *kk = write(&w);
     return true;
 }

@@ -101,9 +101,9 @@ static int choose_threads(const kernel *k, int n, const target *t, double *best)
     return threads;
 }
 
-int recipe_threads_of_rows(const kernel *k, const target *t) {
-    double cost;
-    return recipe_local_bytes(k) > t->shared_bytes ? 0 : choose_threads(k, gpu_outer_loops(k), t, &cost);
+int recipe_threads_of_rows(const kernel *k, const target *t, double *cost) {
+    *cost = INFINITY;
+    return recipe_local_bytes(k) > t->shared_bytes ? 0 : choose_threads(k, gpu_outer_loops(k), t, cost);
 }
 
 static void bind_rows(recipe *r, int threads, int cluster, bool held, bool in_shared) {

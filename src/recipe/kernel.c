@@ -1,6 +1,7 @@
 /* kernel.c - the schedule of a kernel by its target. */
 #include "loop/bind_rows.h"
 #include "loop/cut.h"
+#include "loop/gpu_bind.h"
 #include "recipe/recipe.h"
 
 #include <math.h>
@@ -61,6 +62,27 @@ static kernel *in_tiles(const kernel *k, const target *t, recipe_made *out) {
     return r.k;
 }
 
+/* Sums of columns over as many rows as a run has, which cost less at the most rows than a thread block a column does. */
+static kernel *in_columns(const kernel *k, const target *t, double cost, recipe_made *out) {
+    recipe r = recipe_make(kernel_clone(k, k->a), t);
+    recipe_form form = { .cost = cost };
+    target plain = *t;
+    plain.no_panels = PANELS_NEVER;
+    recipe_fuse_loops(&r);
+    r.k = gpu_compacted(r.k);
+    if (!recipe_reduce_columns(kernel_at_most(r.k, k->a), &plain, &form) || !recipe_try(&r, "%s", form.steps)) return NULL;
+    recipe_try(&r, "hoist");
+    recipe_do(&r, "dce");
+    out->schedule = r.s;
+    return r.k;
+}
+
+static bool sums_columns(const schedule *s) {
+    for (int i = 0; i < s->steps.n; i++)
+        if (s->steps.at[i].op == STEP_reduce_columns) return true;
+    return false;
+}
+
 /* Kernels for GPUs with sizes that a run gives: as loop/cut.h says. */
 static kernel *of_params(kernel *k, const target *t, const schedule *given, const char *measured, recipe_made *out) {
     enum { BLOCK_THREADS = 128 };
@@ -73,13 +95,16 @@ static kernel *of_params(kernel *k, const target *t, const schedule *given, cons
     kernel *most = loop_most(r.k), *made = most ? literal(most, &many, given, measured, out) : NULL,
            *cut = made ? loop_cut(r.k, made) : NULL;
     if (cut) return cut;
+    if (given && sums_columns(given)) return schedule_apply(k, given, t, &out->schedule);
     if (given)
         guard_fail(k->a->gd, TN_ERR_INVAL,
                    "schedule @%s: a run gives other sizes of the kernel than its rows: no step takes it", given->name);
     *out = (recipe_made){ 0 };
     if ((tiles = in_tiles(k, t, out))) return tiles;
-    int threads = recipe_threads_of_rows(kernel_at_most(r.k, r.k->a), t);
-    kernel *rows = threads ? loop_bind_rows(r.k, threads) : NULL;
+    double cost;
+    int threads = recipe_threads_of_rows(kernel_at_most(r.k, r.k->a), t, &cost);
+    kernel *columns = in_columns(r.k, t, cost, out), *rows = !columns && threads ? loop_bind_rows(r.k, threads) : NULL;
+    if (columns) return columns;
     if (rows) return rows;
     return loop_bind_params(k, t->block_threads < BLOCK_THREADS ? t->block_threads : BLOCK_THREADS, t->resident_threads);
 }

@@ -116,7 +116,7 @@ int64_t recipe_dot_rows_share(const kernel *k, const target *t);
 void recipe_map(recipe *r);
 /* gpu.c: threads of a block that has a row, an iteration of the outer loops, where that takes less than a thread for each; else
  * 0. */
-int recipe_threads_of_rows(const kernel *k, const target *t);
+int recipe_threads_of_rows(const kernel *k, const target *t, double *cost);
 /* row.c: whether thread blocks have rows one after the other, and sums of their columns (sched/column_sums.c). */
 bool recipe_row_blocks(const kernel *k, int n_rows);
 /* row.c: threads of a block such that each keeps its share of a row in registers, when scalar kernel k is rows of elementwise

@@ -130,6 +130,11 @@ static const struct {
     { "graph @weights<B 0..90>(x f32[B,37], y f32[B,20]) {\n  %1 = dot x, y contract=[0]x[0] f32[37,20]\n"
       "  %2 = mul %1, 0.5 f32[37,20]\n  return %2 as \"w\"\n}\n",
       false },
+    { "graph @columns<B 0..5, L 0..60>(x f32[B,L,48], h f16[B,L,40]) {\n" /* rows shared out; what is behind them is no 0 */
+      "  %1 = mul x, x f32[B,L,48]\n  %2 = sum %1 axes=[0,1] f32[1,1,48]\n  %3 = reduce_max x axes=[1] f32[B,1,48]\n"
+      "  %4 = cast h f32[B,L,40]\n  %5 = exp %4 f32[B,L,40]\n  %6 = sum %5 axes=[0,1] f32[1,1,40]\n"
+      "  %7 = sum x axes=[0] f32[1,L,48]\n  return %2 as \"y\", %3 as \"z\", %6 as \"u\", %7 as \"v\"\n}\n",
+      false },
     { "graph @square<L 1..90>(x f32[L,L], y f32[L,L]) {\n  %1 = dot x, y contract=[1]x[0] f32[L,L]\n"
       "  %2 = add %1, x f32[L,L]\n  return %2 as \"z\"\n}\n",
       false },
@@ -292,6 +297,30 @@ ARENA_TEST(test_attention) {
     }
 }
 
+/* Columns whose number a run does not give are neighbouring threads', whatever the rows are; the schedule reads back. */
+ARENA_TEST(test_columns) {
+    tn_compile_opts opts = TN_COMPILE_DEFAULTS;
+    target t = target_common_gpu();
+    opts.fusion = 3, opts.check = 1;
+    for (size_t i = 0; i < COUNT_OF(graphs); i++) {
+        const char *text = graphs[i].text;
+        str steps, again;
+        str_init(&steps, a), str_init(&again, a);
+        if (!strstr(text, "@columns<")) continue;
+        plan *p = pipeline_run(graph_parse(a, text, strlen(text), "t"), a, &opts, &t);
+        int found = 0;
+        for (int s = 0; s < p->schedules.n; s++)
+            if (p->schedules.at[s].s) schedule_print(p->schedules.at[s].s, &steps);
+        for (const char *s = steps.s; s && (s = strstr(s, "reduce_columns")); s++) found++;
+        if (found < 2) fail_msg("%d kernels go by columns\n%s", found, steps.s);
+        opts.schedule = steps.s;
+        p = pipeline_run(graph_parse(a, text, strlen(text), "t"), a, &opts, &t);
+        for (int s = 0; s < p->schedules.n; s++)
+            if (p->schedules.at[s].s) schedule_print(p->schedules.at[s].s, &again);
+        assert_string_equal(steps.s, again.s);
+    }
+}
+
 /* So many layers in one launch that its nests share loop variables. */
 static void test_long_chain(void **state) {
     (void)state;
@@ -345,8 +374,8 @@ static void test_grid(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_all), cmocka_unit_test(test_chain),
-                                        cmocka_unit_test(test_attention), cmocka_unit_test(test_long_chain),
-                                        cmocka_unit_test(test_grid) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_all),        cmocka_unit_test(test_chain),
+                                        cmocka_unit_test(test_columns),    cmocka_unit_test(test_attention),
+                                        cmocka_unit_test(test_long_chain), cmocka_unit_test(test_grid) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
