@@ -1,5 +1,6 @@
 /* kernel.c - the schedule of a kernel by its target. */
 #include "loop/bind_rows.h"
+#include "loop/build.h"
 #include "loop/cut.h"
 #include "loop/gpu_bind.h"
 #include "recipe/recipe.h"
@@ -102,8 +103,14 @@ static kernel *of_params(kernel *k, const target *t, const schedule *given, cons
     *out = (recipe_made){ 0 };
     if ((tiles = in_tiles(k, t, out))) return tiles;
     double cost;
-    int threads = recipe_threads_of_rows(kernel_at_most(r.k, r.k->a), t, &cost);
-    kernel *columns = in_columns(r.k, t, cost, out), *rows = !columns && threads ? loop_bind_rows(r.k, threads) : NULL;
+    kernel *row = r.k;
+    target wide = *t;
+    if (!gpu_outer_loops(row)) { /* a sum of everything: one row, of as many threads as a block may have */
+        row = kernel_clone(row, k->a), build_around(row, kernel_var(row, "one", 1, false, false), 1);
+        if (wide.max_block_threads > wide.block_threads) wide.block_threads = wide.max_block_threads;
+    }
+    int threads = recipe_threads_of_rows(kernel_at_most(row, row->a), &wide, &cost);
+    kernel *columns = in_columns(r.k, t, cost, out), *rows = !columns && threads ? loop_bind_rows(row, threads) : NULL;
     if (columns) return columns;
     if (rows) return rows;
     return loop_bind_params(k, t->block_threads < BLOCK_THREADS ? t->block_threads : BLOCK_THREADS, t->resident_threads);
