@@ -288,22 +288,22 @@ graph @turns<n 1..6, m 2..12 by 2>(state turn f32[] = 0, x f32[n,m,5]) {
 }
 EOF
 for model in sizes turns; do
-want= sizes= width=20
-[ $model = turns ] && width=5
-for size in "3 8" "6 12" "1 2" "3 6"; do
-    read -r n m <<<"$size"
-    python3 - "$n" "$m" <<'P'
+    want= sizes= width=20
+    [ $model = turns ] && width=5
+    for size in "3 8" "6 12" "1 2" "3 6"; do
+        read -r n m <<<"$size"
+        python3 - "$n" "$m" <<'P'
 import struct, sys
 n, m = int(sys.argv[1]), int(sys.argv[2])
 head = "{'descr': '<f4', 'fortran_order': False, 'shape': (%d, %d, 5), }" % (n, m)
 head += " " * (64 - (len(head) + 11) % 64) + "\n"
 open("x.npy", "wb").write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + struct.pack("<%df" % (n * m * 5), *[i * 0.01 for i in range(n * m * 5)]))
 P
-    want="$want $(numbers $model.tn --input x=@x.npy)" sizes="$sizes { $n, $m },"
-done
-want=$(echo $want)
-echo "enum { WIDTH = $width }; static const float want[] = { ${want// /f, }f }; static const int sizes[][2] = {$sizes }; static float x[720], y[2880];" >data.h
-check $model.tn sizes --train
+        want="$want $(numbers $model.tn --input x=@x.npy)" sizes="$sizes { $n, $m },"
+    done
+    want=$(echo $want)
+    echo "enum { WIDTH = $width }; static const float want[] = { ${want// /f, }f }; static const int sizes[][2] = {$sizes }; static float x[720], y[2880];" >data.h
+    check $model.tn sizes --train
 done
 
 # Loops and branches: the host reads what decides.
