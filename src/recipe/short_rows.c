@@ -60,6 +60,7 @@ bool recipe_short_rows(const kernel *k0, const target *t, recipe_form *best) {
         if (step_apply(&tried, &step, &reason) && AT_ONCE * kernel_shared_bytes(tried) <= target_shared_most(t))
             ns = (cost_gpu_kernel(tried, &m, NULL, &tmp).ns - m.start_ns) * MEASURED + recipe_attention_start(t);
         arena_reset(&tmp);
+        if (isinf(ns) && i == 0) break; /* the others need more registers, or more shared memory */
         if (ns / m.count_ns >= best->cost) continue;
         *best = (recipe_form){ ns / m.count_ns, arena_printf(k->a, "bind_row_tiles %d %d %d", shapes[i].block, shapes[i].down,
                                                              shapes[i].across) };
