@@ -9,12 +9,12 @@
 #include "pass/rewrite.h"
 
 enum {
-    MIN_STEPS = 1024 /* of the contraction: 16 K blocks, 3 us on an H200 */,
-    MIN_PART = 256 /* steps of a part */,
+    MIN_STEPS = 512 /* of the contraction */,
+    MIN_PART = 192 /* steps of a part */,
     MIN_SIDE = 16 /* rows, and columns, of the result */,
     TILE = 64 /* rows that a thread block has at least */,
-    FEW_TILES = 32,
-    WANTED_TILES = 128,
+    FEW_TILES = 64,
+    WANTED_TILES = 256,
     MOST_ADDED = 16 /* parts; more are a reduction */
 };
 
