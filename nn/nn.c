@@ -127,7 +127,12 @@ tn_tensor tn_nn_counter(tn_graph *g, const char *name) { return nn_counter(g, na
 static tn_tensor declare(tn_graph *g, tn_dtype t, const char *full, tn_shape shape, tn_nn_init init, double scale, bool param) {
     int64_t n = 1, bytes = 0;
     for (int i = 0; i < shape.rank; i++)
-        if (shape.dim[i] < 0 || __builtin_mul_overflow(n, shape.dim[i], &n))
+        if (shape.dim[i] < 0 && nn_is_size(shape.dim[i])) {
+            char text[64];
+            if (!tn_dim_text(g, shape.dim[i], text, sizeof text)) text[0] = 0;
+            return nn_fail(g, TN_ERR_SHAPE, "dim %d of %s is %s, which a run gives: a parameter's sizes are numbers", i, full,
+                           text);
+        } else if (shape.dim[i] < 0 || __builtin_mul_overflow(n, shape.dim[i], &n))
             return nn_fail(g, TN_ERR_SHAPE, "the shape of %s is negative or too large (dim %d is %lld)", full, i,
                            (long long)shape.dim[i]);
     t = t == TN_F64 ? TN_F64 : TN_F32;

@@ -31,6 +31,10 @@ static int64_t end_of(const windows *w, int64_t i) {
 
 static bool check_windows(windows *w, tn_graph *g) {
     static const char name[] = "tn_nn_fractional_max_pool";
+    if (w->size < 0) {
+        nn_fail(g, TN_ERR_SHAPE, "%s: a run gives the size of axis %d: expected a number", name, w->axis);
+        return false;
+    }
     if (w->size < 1 || w->out < 1 || w->out > w->size || w->out > INT32_MAX) {
         nn_fail(g, TN_ERR_SHAPE, "%s: %lld positions along axis %d of size %lld", name, (long long)w->out, w->axis,
                 (long long)w->size);

@@ -63,6 +63,8 @@ tn_tensor tn_nn_random_categorical(tn_tensor logits, int64_t n, int replace, tn_
     const char *fn = "tn_nn_random_categorical";
     if (!nn_check(logits, fn, 1, &s)) return (tn_tensor){ logits.graph, 0 };
     int64_t classes = s.dim[s.rank - 1];
+    if (classes < 0)
+        return nn_fail(logits.graph, TN_ERR_INVAL, "%s: a run gives how many classes there are: expected a number", fn);
     if (n < 1 || classes < 1 || (!replace && n > classes) || s.rank == TN_MAX_RANK)
         return nn_fail(logits.graph, TN_ERR_INVAL, "%s: %lld draws of %lld classes, rank %d", fn, (long long)n,
                        (long long)classes, s.rank);

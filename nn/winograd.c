@@ -139,16 +139,24 @@ tn_tensor nn_winograd(tn_tensor x, tn_tensor u, tn_tensor bias, int m, const int
     tn_shape s = tn_tensor_shape(x), us = tn_tensor_shape(u);
     tn_tensor poison = { x.graph, 0 };
     if (s.rank < 0 || us.rank < 0) return poison;
-    int64_t n = s.dim[0], c = s.dim[3], o = us.dim[2], high = s.dim[1] + 2 * padding[0] - 2,
-            wide = s.dim[2] + 2 * padding[1] - 2;
-    if (high < 1 || wide < 1) return nn_fail(x.graph, TN_ERR_SHAPE, "tn_nn_conv2d: the image is smaller than the kernel");
-    int64_t th = (high + m - 1) / m, tw = (wide + m - 1) / m, points = n < 0 ? tn_dim_mul(x.graph, n, th * tw) : n * th * tw;
+    tn_graph *g = x.graph;
+    int64_t n = s.dim[0], c = s.dim[3], o = us.dim[2], image[2], after[4] = { 0 };
     int t = m + 2;
+    bool rest = false; /* tiles may go past the image */
+    for (int i = 0; i < 2; i++) {
+        int64_t own = s.dim[1 + i], least = nn_least(g, own) + 2 * padding[i] - 2;
+        if (least < 1) return nn_fail(g, TN_ERR_SHAPE, "tn_nn_conv2d: the image is smaller than the kernel");
+        image[i] = nn_plus(g, own, 2 * padding[i] - 2);
+        rest |= own < 0 || image[i] % m;
+        after[1 + i] = padding[i] + (own < 0 ? m - 1 : (m - image[i] % m) % m); /* of a run: as many as any has */
+    }
     tn_tensor d[MAX_PARTS], v[MAX_PARTS], y[16];
-    const int64_t before[4] = { 0, padding[0], padding[1] },
-                  after[4] = { 0, th * m + 2 - s.dim[1] - padding[0], tw * m + 2 - s.dim[2] - padding[1] }, axes[2] = { 1, 2 },
-                  size[2] = { t, t }, stride[2] = { m, m }, points_first[6] = { 4, 5, 0, 1, 2, 3 };
+    const int64_t before[4] = { 0, padding[0], padding[1] }, axes[2] = { 1, 2 }, size[2] = { t, t }, stride[2] = { m, m },
+                  points_first[6] = { 4, 5, 0, 1, 2, 3 };
     x = tn_window(tn_pad(x, before, after, 4, 0), axes, size, stride, NULL, 2);
+    tn_shape tiles = tn_tensor_shape(x);
+    if (tiles.rank < 0) return x;
+    int64_t th = tiles.dim[1], tw = tiles.dim[2], points = nn_product(g, tiles.dim, 3);
     pieces(tn_permute(x, points_first, 6), t, d); /* f[1,1,N,TH,TW,C]: element (i, j) of all tiles */
     transform(&transforms_of(m)->bt[0][0], MAX_T, t, t, row_times, d, v);
     const int64_t first = 0, channel_v = 2, channel_u = 1;
@@ -158,6 +166,6 @@ tn_tensor nn_winograd(tn_tensor x, tn_tensor u, tn_tensor bias, int m, const int
         d[i] = tn_reshape(part_of(z, TN_DIMS(i, 0, 0), TN_DIMS(1, points, o)), TN_DIMS(n, th, 1, tw, 1, o));
     transform(&transforms_of(m)->at[0][0], MAX_T, m, t, row_times_pairs, d, y);
     for (int i = 0; i < m * m && bias.graph; i++) y[i] = tn_add(y[i], bias);
-    x = interleaved(y, m, TN_DIMS(n, th * m, tw * m, o));
-    return high % m || wide % m ? part_of(x, TN_DIMS(0, 0, 0, 0), TN_DIMS(n, high, wide, o)) : x;
+    x = interleaved(y, m, TN_DIMS(n, nn_times(g, th, m), nn_times(g, tw, m), o));
+    return rest ? part_of(x, TN_DIMS(0, 0, 0, 0), TN_DIMS(n, image[0], image[1], o)) : x;
 }

@@ -145,6 +145,11 @@ static void images(tn_graph *g, const int64_t *d) {
         if (i == 2) o.dilation[0] = 2;
         tn_output(tn_nn_conv_transpose(x, o, "t"), (const char *[]){ "back0", "back1", "back2" }[i]);
     }
+    for (int m = 2; m <= 4; m += 2) {
+        tn_nn_conv_opts o = { .out_channels = 2, .kernel = { 3 }, .padding = { 1 }, .winograd = m, .weights = w };
+        o.bias = tn_full(g, TN_F32, TN_DIMS(2), 0.5);
+        tn_output(tn_nn_conv2d(x, o, "w"), m == 2 ? "tiles of 2" : "tiles of 4");
+    }
     tn_nn_pool_opts by = { .kernel = { 2 }, .stride = { 1 }, .padding = { 1 } };
     tn_tensor parts = tn_nn_unfold(x, by);
     tn_output(parts, "parts"), tn_output(tn_nn_fold(parts, (int64_t[]){ in, d[M], 0 }, by), "whole");
