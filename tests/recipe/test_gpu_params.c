@@ -135,6 +135,9 @@ static const struct {
       "  %4 = cast h f32[B,L,40]\n  %5 = exp %4 f32[B,L,40]\n  %6 = sum %5 axes=[0,1] f32[1,1,40]\n"
       "  %7 = sum x axes=[0] f32[1,L,48]\n  return %2 as \"y\", %3 as \"z\", %6 as \"u\", %7 as \"v\"\n}\n",
       false },
+    { "graph @everything<B 1..3, L 0..400>(x f32[B,L,60]) {\n  %1 = exp x f32[B,L,60]\n" /* along rows first */
+      "  %2 = sum %1 axes=[0,1,2] f32[1,1,1]\n  return %2 as \"y\"\n}\n",
+      false },
     { "graph @square<L 1..90>(x f32[L,L], y f32[L,L]) {\n  %1 = dot x, y contract=[1]x[0] f32[L,L]\n"
       "  %2 = add %1, x f32[L,L]\n  return %2 as \"z\"\n}\n",
       false },
