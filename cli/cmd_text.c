@@ -13,7 +13,7 @@ tn_program *text_program(cli *c, tn_graph *g, const tn_compile_opts *o) {
     tn_status st = tn_compile(g, o, &p);
     bool gpu = !strcmp(o->device, "cuda") || !strcmp(o->device, "opencl");
     if (st == TN_ERR_DEVICE && gpu) { /* nothing is run: a text does not need the device */
-        fprintf(stderr, "tenon: no device %s here: the text is for a GPU as most are\n", o->device);
+        fprintf(stderr, "tenon: no device %s here: the text is for a common GPU\n", o->device);
         text_only.device = !strcmp(o->device, "cuda") ? "null-cuda" : "null-opencl";
         st = tn_compile(g, &text_only, &p);
     }

@@ -1,4 +1,4 @@
-/* bind_row_tiles.c - binds rows of contractions and elementwise work to thread blocks of a GPU: a block has so many rows, a
+/* bind_row_tiles.c - binds rows of contractions and elementwise work to thread blocks of a GPU: a block has some rows, a
  * thread a tile of rows and columns of each nest. Operands of contractions come through shared memory; what else lies between
  * the nests stays in registers. row_tiles_write.c writes it.
  *

@@ -28,7 +28,7 @@ typedef struct dealing {
     double cost;
 } dealing;
 
-enum { MEETING = 12 /* cost of a step of combining */ };
+enum { COMBINE_COST = 12 /* of each halving when threads combine their sums */ };
 
 static double rounds(const kernel *k, int i, int n, int block_threads) {
     double p = 1;
@@ -65,7 +65,7 @@ static dealing choose(const kernel *k, int i, int block_threads) {
     }
     if (!sums || writes) return best;
     double share = rounds(k, i, n, block_threads) * (loop_thread_cost(k, i + n, end - n + 1, fast) + 4) +
-                   MEETING * (double)gpu_log2(block_threads);
+                   COMBINE_COST * (double)gpu_log2(block_threads);
     double alone = loop_thread_cost(k, i, end, -1);
     return share < alone ? (dealing){ DEAL_SUM, n, share } : (dealing){ DEAL_NONE, 0, alone };
 }
@@ -114,7 +114,7 @@ void gpu_row_barrier(row_writer *w, kbarrier mode) {
     clear(w);
 }
 
-void gpu_row_meet(row_writer *w) {
+void gpu_row_settle(row_writer *w) {
     bool any = false;
     for (int b = 0; b < w->k->bufs.n; b++) any |= w->wrote[b];
     if (any && !w->quiet) gpu_row_barrier(w, BARRIER_BLOCK);
@@ -226,7 +226,7 @@ static void combine(row_writer *w, int from, int to) {
     }
 }
 
-/* A serial loop with meetings inside: the next iteration may touch what this one did, so all meet at its end. */
+/* A serial loop with barriers inside: the next iteration may touch what this one did, so a barrier ends each. */
 static void write_serial(row_writer *w, int i, int end) {
     bool outermost = !w->quiet && !loop_find_op(w->k, i, end, K_STORE);
     if (outermost) { /* a scatter: the same thread is always at the same element */
@@ -237,7 +237,7 @@ static void write_serial(row_writer *w, int i, int end) {
          *read = arena_copy(w->o->a, w->read, sizeof(bool) * (size_t)w->k->bufs.n);
     copy(w, i, PAR_SERIAL);
     gpu_row_range(w, i + 1, end);
-    gpu_row_meet(w);
+    gpu_row_settle(w);
     build_ends(w->o, 1);
     if (outermost) w->quiet = false;
     for (int b = 0; b < w->k->bufs.n; b++) w->wrote[b] |= wrote[b], w->read[b] |= read[b];
@@ -292,8 +292,8 @@ void gpu_row_range(row_writer *w, int from, int to) {
 
 /* The lines of a load's elements that the thread block has, `ahead` rows later, are fetched by a thread each. */
 static void fetch_lines(row_writer *w, const kins *load, const kins *loop, kvar row, int64_t ahead) {
-    /* Of larger parts the second cache does not keep so many; and so many warps have their lines under way at once that memory
-     * has nothing to wait for: with fetching, softmax of 32768 x 1024 f32 was at 0.82 of a copy, without at 0.94 or more
+    /* The second cache does not keep larger parts, and then enough warps have lines under way that memory is busy without
+     * prefetches: with fetching, softmax of 32768 x 1024 f32 was at 0.82 of a copy, without at 0.94 or more
      * before. */
     enum { LINE = MACHINE_GPU_LINE_BYTES, MOST = 112 << 10, MOST_OF_WARP = 2 << 10 };
     kernel *o = w->o;

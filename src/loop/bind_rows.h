@@ -12,7 +12,7 @@ typedef struct row_writer {
     reg *to;            /* [k->ins] where a register is now */
     bool *wrote, *read; /* [bufs] touched by some thread since all met */
     int block_threads;
-    bool quiet;          /* inside a scatter, which needs no meetings */
+    bool quiet;          /* inside a scatter, which needs no barriers */
     bool sums;           /* threads share the sums of nests where they can (share_sums.c); */
     int kept_at;         /* what this nest, or 0, multiplies with, threads have loaded, */
     struct column *kept; /* as this says */
@@ -22,20 +22,20 @@ typedef struct row_writer {
     affine row_is, copy;
     int cluster; /* thread blocks that share out the elements of a row; up to 1: one has all of it. Else: */
     kvar member; /* which of them it is; */
-    kvar split;  /* of the nest at hand: its variable, whose values of this thread block are counted by */
-    kvar own;    /* this one */
+    kvar split;  /* the variable of the nest at hand, whose iterations in this thread block */
+    kvar own;    /* this variable numbers */
 } row_writer;
 
-/* For a new kernel of thread blocks of so many threads, in which what is local to a row is the block's. */
+/* For a new kernel whose thread blocks have `threads` threads; local memory of a row becomes shared memory. */
 row_writer gpu_row_writer(const kernel *k, int threads);
-/* Rows of k, whose sizes may be a run's, are thread blocks of so many threads; NULL: k has no outer loops, or may have
+/* Each row of k, whose sizes may be symbolic, becomes a block of `threads` threads; NULL: k has no outer loops, or may have
  * more rows than a grid has blocks. */
 kernel *loop_bind_rows(const kernel *k, int threads);
 /* A barrier, where instructions [from, to) touch memory that other threads may have touched. */
 void gpu_row_touch(row_writer *w, int from, int to);
-/* A barrier, whatever they touched; gpu_row_meet: only where they have written anything. */
+/* A barrier in any case; gpu_row_settle: only if threads have written anything since the last one. */
 void gpu_row_barrier(row_writer *w, kbarrier mode);
-void gpu_row_meet(row_writer *w);
+void gpu_row_settle(row_writer *w);
 /* Instructions [from, to), which are whole nests. */
 void gpu_row_range(row_writer *w, int from, int to);
 /* An instruction of k for a thread block of several rows: which one it is about. */
@@ -48,7 +48,7 @@ void gpu_row_sums(row_writer *w, int i);
 void gpu_row_sums_ahead(row_writer *w, int from, int to);
 int loop_row_sums(const kernel *k, int n_rows, int threads);
 
-/* Whether `cluster` thread blocks of so many threads can share out rows, the first n_rows loops. */
+/* Whether the thread blocks of a cluster can share out each row (the first n_rows loops are the rows). */
 bool loop_rows_split(const kernel *k, int n_rows, int threads);
 /* What a thread of such a block does for instructions [from, to), in instructions, roughly. */
 double loop_rows_cost(const kernel *k, int from, int to, int threads);

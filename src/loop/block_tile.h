@@ -26,7 +26,7 @@ typedef struct tile_shape {
     int split_k;    /* threads along the contraction */
     bool matrix;    /* matrix units multiply: a thread's tile are the fragments that it has */
     int staged;     /* and how its results go through shared memory */
-    int group;      /* and blocks of so many tiles of rows are neighbours in the grid */
+    int group;      /* tiles of rows whose thread blocks are neighbours in the grid */
     bool bulk;      /* K blocks are copied in boxes */
     k_block b;
 } tile_shape;
@@ -60,7 +60,7 @@ bool tiler_find(tiler *w, const kernel *k, bool *needed[2], str *why);
 /* v[0] is a row that operand a alone depends on, v[1] one for b. The sides: threads that are neighbours store along n. */
 void tiler_take_rows(tiler *w, const kvar v[2], bool *const needed[2]);
 bool tiler_stores_along(const tiler *w, kvar v);
-/* k_block.c: about so many steps of the contraction. */
+/* k_block.c: a K block of about `steps` steps. */
 k_block tiler_block(const tiler *w, int64_t steps);
 /* Why the threads of that shape cannot share out its copies and sums. */
 typedef enum tile_problem { TILE_FITS, TILE_SUMS, TILE_SPLIT, TILE_COPIES } tile_problem;
@@ -134,7 +134,7 @@ void tiler_write_result(tile_writer *w, tile_results *r, affine m, affine n, reg
 /* First of the rows (or columns) that the thread has as vector g. */
 affine tiler_vector_at(const tile_writer *w, int x, int g);
 
-/* split_k.c: partial tiles meet in shared memory. */
+/* split_k.c: partial tiles are added in shared memory. */
 tile_layout tiler_partial_layout(const tiler *w);
 void tiler_write_partials(tile_writer *w, const tile_sums *acc);
 

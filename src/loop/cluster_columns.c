@@ -45,7 +45,7 @@ bool cluster_comes_out(const cluster_shape *s, const row_contraction *c) {
     return s->rows * s->lanes <= CLUSTER_MOST_SUMS;
 }
 
-/* Buffers that are written are not read again, unless they are local: thread blocks would meet there. */
+/* Buffers that are written are not read again, unless they are local: thread blocks would have to wait for each other. */
 static bool is_possible(cluster_parts *p) {
     const kernel *k = p->k;
     if (p->l.c.n < 2 || !row_layers_are_free(k, 1, &p->l)) return false;
@@ -81,7 +81,7 @@ static const kernel *with_row(const kernel *k) {
     kvar v = kernel_var(o, "r", 1, true, false);
     for (int i = 1; i < o->ins.n; i++) {
         kins *in = &o->ins.at[i];
-        if (in->op == K_STORE && !kbuf_is_local(&k->bufs.at[in->buf])) /* of a row that there is not: nowhere */
+        if (in->op == K_STORE && !kbuf_is_local(&k->bufs.at[in->buf])) /* a row behind the only one is masked out */
             in->idx = build_plus(k->a, in->idx, affine_var(k->a, v), k->bufs.at[in->buf].elems);
     }
     build_around(o, v, 1);

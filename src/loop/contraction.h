@@ -44,7 +44,7 @@ int64_t contraction_full_tiles(const contraction *c); /* along n */
 tn_dtype contraction_dtype(const contraction *c);
 int64_t contraction_elem_size(const contraction *c);
 int64_t contraction_sum_size(const contraction *c);
-/* Sums that wait in local memory between K blocks: a buffer for so many. The next K block goes on from the sum (place) where
+/* Sums that wait in local memory between K blocks: a buffer for n of them. The next K block goes on from the sum (place) where
  * the one before stopped: the order of summation, and so every bit, is that of one loop. */
 int contraction_sums(const contraction *c, int64_t n);
 void contraction_clear_sum(const contraction *c, kernel *o, int sums, affine place); /* what an accumulator begins with */

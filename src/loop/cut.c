@@ -3,7 +3,7 @@
  *
  * Where distances in memory are given by a run, too, the kernel for most rows has distances of its own: larger than any run's,
  * so that no two loops walk memory as one, and divisible by no higher power of two, so that no vector is taken for aligned.
- * What a schedule makes of an index is then written back: a coefficient is so many times the largest distance below it. */
+ * What a schedule makes of an index is then written back: a coefficient is a multiple of the largest distance below it. */
 #include "loop/cut.h"
 #include "ir/kernel_walk.h"
 #include "loop/build.h"

@@ -18,7 +18,7 @@ bool gpu_any_vectors(const kernel *k, const bool *among, kvar v, int lanes);
  */
 bool *gpu_varying(const kernel *k, const bool *among, kvar v);
 void gpu_mark_varying(const kernel *k, int from, int to, kvar v, bool *varies);
-/* Whether a LOAD or STORE of the scalar kernel with so many lanes along v, starting at multiples of them, goes through memory
+/* Whether a LOAD or STORE of the scalar kernel with `lanes` lanes along v, starting at multiples of them, goes through memory
  * in one aligned piece, or does not move along v. */
 bool gpu_aligned(const kernel *k, const kins *in, kvar v, int lanes);
 /* Bytes of the largest element of memory that innermost loops move along, 2 at least; local memory does not count, nor what is
@@ -26,7 +26,7 @@ bool gpu_aligned(const kernel *k, const kins *in, kvar v, int lanes);
 int gpu_widest(const kernel *k);
 /* An instruction of elementwise work: no loops, no sums, no memory of its own. */
 bool gpu_is_plain(const kernel *k, const kins *in);
-/* A new kernel with the scalar one's variables and buffers, for thread blocks of so many threads; number of thread blocks 1. */
+/* A new kernel with the scalar one's variables and buffers, for one block of `block_threads` threads. */
 kernel *gpu_kernel(const kernel *k, int block_threads);
 
 /* A buffer of a thread block. */
@@ -76,17 +76,17 @@ static inline bool gpu_is_power(int64_t n) { return n > 0 && (n & (n - 1)) == 0;
 /* thread_tile.c: writes a contraction in tiles of thread blocks, as the roles of its loops say; false, with the reason, where
  * they do not suit. */
 bool gpu_tile_contraction(kernel **k, str *why);
-/* scan_rows.c: whether the kernel is running sums, each of so many terms, which no other step makes so fast. */
+/* scan_rows.c: whether the kernel is running sums that scan_rows computes fastest; *terms: of each sum. */
 bool gpu_has_running_rows(const kernel *k, int64_t *terms);
 /* pipeline_async.c: does the step pipeline to a loop of asynchronous copies. */
 bool gpu_pipeline_async(kernel **k, int64_t stages, str *why);
-/* bind_grid.c: whether bind_grid can take vectors of so many elements along the innermost outer loop. */
+/* bind_grid.c: whether bind_grid can take vectors of `lanes` elements along the innermost outer loop. */
 bool gpu_grid_lanes(const kernel *k, int64_t lanes, str *why);
 /* transpose_tile.c: the loads that lie along another outer loop than the innermost one, at most GPU_MOST_TURNED; all along *u.
  * 0: there are none, or what else the kernel has does not suit, as *why says. */
 enum { GPU_MOST_TRANSPOSED = 4 };
 int gpu_transposed_loads(const kernel *k, kvar *u, int at[GPU_MOST_TRANSPOSED], str *why);
-/* Whether all of its memory can be read and written in vectors of so many elements. */
+/* Whether all of its memory can be read and written in vectors of `lanes` elements. */
 bool gpu_transposed_lanes(const kernel *k, int64_t lanes, str *why);
 
 #endif

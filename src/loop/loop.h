@@ -58,7 +58,7 @@ static inline int loop_transpose_lanes(tn_dtype t, int lanes) {
  * own, NULL where there are fewer; the kernel with all of them tiled ([nests]). */
 typedef struct knest {
     int loop, n;       /* instruction; which of its loop over blocks */
-    int all;           /* so many were there, with this one */
+    int all;           /* nests seen so far, with this one */
     bool inside, rest; /* rest: of the last rows, which do not fill a block */
 } knest;
 bool loop_has_blocks(const kernel *k);
@@ -108,7 +108,7 @@ static inline double loop_balance(int64_t whole, double rest, int threads) {
     return ((double)whole + rest) / (longest * threads);
 }
 
-/* Of lines so far apart, a cache holds so many: lines a power of two apart share few places there. */
+/* How many lines `apart_bytes` apart a cache holds: lines a power of two apart share few places there. */
 static inline int64_t loop_places(int64_t cache_bytes, int64_t apart_bytes) {
     int64_t lines = apart_bytes / MACHINE_LINE_BYTES, n = cache_bytes / MACHINE_LINE_BYTES;
     for (; lines && lines % 2 == 0; lines /= 2) n /= 2;

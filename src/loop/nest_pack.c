@@ -131,7 +131,7 @@ static void give_roles(filler *f, kvar column, const kvar *loop) {
     }
 }
 
-/* Panels [from, to) of so many columns. */
+/* Panels [from, to), `columns` wide each. */
 static void fill_panels(filler *f, int64_t from, int64_t to, int64_t columns) {
     kernel *k = f->k;
     const kpanels *x = f->x;

@@ -13,7 +13,7 @@ static bool adds_to(const kernel *k, int buf) {
     return false;
 }
 
-/* Whether the loops around instruction i all move it, by multiples of so many elements. */
+/* Whether the loops around instruction i all move it, by multiples of `elems` elements. */
 static bool moves_in_steps(const kernel *k, int i, int64_t elems) {
     int depth = 0;
     for (int j = i - 1; j > 0; j--) {

@@ -43,7 +43,7 @@ typedef struct packer {
     int n_out;    /* the first rows stay outside */
     int n_joined; /* rows around the lanes that are columns, too, outermost first .. */
     kvar joined[MOST_JOINED];
-    int64_t block; /* .. of whose outermost a panel has so many iterations */
+    int64_t block; /* .. iterations of the outermost of them in a panel */
     kvar cut;      /* the outermost inner row in pieces: the loop over them, or -1 */
     int64_t tiles; /* of n, in a panel */
     kvar nb, nt;   /* panel; tile in it, or column where rows are joined */
@@ -79,7 +79,7 @@ static affine add_scaled(const packer *t, affine x, kvar v, int64_t *scale) { /*
     return x;
 }
 
-/* Where a row of a constant operand lies in a panel of so many columns. */
+/* Where a row of a constant operand lies in a panel that is `columns` wide. */
 static affine row_place(packer *t, const kpanels *x, int64_t columns) {
     const kins *b = contraction_ins(&t->c, (int)t->c.load);
     int64_t scale = columns;
@@ -114,7 +114,7 @@ static void open_part(packer *t, kvar v, int64_t lo, int64_t hi) { build_open(&t
 static void open_loop(packer *t, kvar v) { open_part(t, v, 0, contraction_extent(&t->c, v)); }
 static void open_tiles(packer *t) { open_part(t, t->nt, 0, t->tiles_now); }
 
-/* One stretch: values of the contraction loops that it fixes, and a piece of depth.at[level]. */
+/* One K block: values of the contraction loops that it fixes, and a piece of depth.at[level]. */
 typedef struct k_block {
     kvar *outer;  /* [level] loops that stand for the first contraction loops */
     affine first; /* of the piece */
@@ -271,7 +271,7 @@ static void clear_sums(packer *t) {
     build_ends(&t->out, n);
 }
 
-typedef enum part { WHOLE, SUM, FINISH } part; /* everything; up to the sums of a stretch; from the sums on */
+typedef enum part { WHOLE, SUM, FINISH } part; /* everything; up to the sums of a K block; from the sums on */
 
 static bool keeps_loop(const packer *t, part what, int i) {
     kvar v = contraction_ins(&t->c, i)->var;
@@ -415,7 +415,7 @@ static void write_panel(packer *t) {
     }
 }
 
-/* Panels [from, to) of so many of the outermost joined row's iterations. */
+/* Panels [from, to) of `rows` iterations of the outermost joined row each. */
 static void write_joined(packer *t, int64_t from, int64_t to, int64_t rows) {
     kernel *k = t->c.k;
     if (from == to || rows == 0) return;

@@ -70,7 +70,7 @@ static bool find_operands(packer *p) {
 
 static bool is_byte(uint8_t t) { return t == TN_I8 || t == TN_U8; }
 
-/* Whether so many numbers make a word. */
+/* Whether that many numbers make a word. */
 static bool makes_packed(const packer *p, int64_t packed, str *why) {
     uint8_t x = ins(p, (int)p->row)->src, y = ins(p, (int)p->column)->src, sum = ins(p, p->upd)->dtype;
     int64_t n = p->k->vars.at[p->depth].extent;

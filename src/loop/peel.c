@@ -112,7 +112,7 @@ bool loop_peel_shared(const kcuts *c, int64_t step) {
 }
 
 /* Whether one loop over v leaves in local memory what another one reads. */
-static bool loops_meet(const kernel *k, kvar v) {
+static bool loops_share_memory(const kernel *k, kvar v) {
     int depth = 0, around = 0, loops = 0; /* of the loop over v, where one is open */
     int *first = ARENA_ARRAY(k->a, int, k->bufs.n + 1);
     for (int i = 1; i < k->ins.n; i++) {
@@ -130,7 +130,7 @@ bool loop_peel_alike(const kernel *k, kvar v) {
     int64_t step = (int64_t)k->vars.at[v].role.unroll * k->vars.at[v].role.lanes;
     kcuts first = { 0 }, cuts;
     bool any = false;
-    if (!loops_meet(k, v)) return true;
+    if (!loops_share_memory(k, v)) return true;
     kspan *spans = ARENA_ARRAY(k->a, kspan, k->vars.n);
     for (kvar x = 0; x < k->vars.n; x++) spans[x] = (kspan){ 0, k->vars.at[x].extent - 1 };
     for (int i = 1; i < k->ins.n; i++) {

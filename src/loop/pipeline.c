@@ -289,7 +289,7 @@ static void store_last(pipeliner *p, const loaded *ahead) {
     build_barrier(p->o);
 }
 
-/* The loop begins some steps late, so that threads do not meet where it begins again; of what its first step multiplies,
+/* The loop begins some steps late, so that no barrier is needed where it begins again; of what its first step multiplies,
  * registers carry the first vectors to it: with them it begins while the others are read. */
 static void write_late(pipeliner *p) {
     int64_t late = p->steps < 8 ? 1 : 3;
@@ -347,7 +347,7 @@ static void write_ahead(pipeliner *p, const reads *held, affine half, int unroll
 }
 
 /* For smaller tiles, whose threads have registers left: what a step multiplies is read while the one before is multiplied, also
- * where threads meet in between; blocks are loaded when the one before has been stored. Registers carry both from one iteration
+ * with barriers in between; blocks are loaded when the one before has been stored. Registers carry both from one iteration
  * to the next: so no thread begins one waiting, and memory has the time of a whole block. */
 static void write_carried(pipeliner *p) {
     affine zero = affine_const(0), one = affine_const(1);

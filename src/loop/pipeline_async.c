@@ -73,14 +73,13 @@ static void write_products(stager *p, affine at, int64_t n) {
     write_async(p, ASYNC_PRODUCTS, 1);
 }
 
-/* Block `at`. more: the block that is copied meanwhile is there, or behind `trips`. meet: threads do, for what was copied
- * before.
- */
-static void write_block(stager *p, affine at, int64_t n, bool more, int64_t trips, bool meet) {
+/* Block `at`. more: the block that is copied meanwhile is there, or behind `trips`. barrier: for what was copied
+ * before. */
+static void write_block(stager *p, affine at, int64_t n, bool more, int64_t trips, bool barrier) {
     int64_t ahead = copied_ahead(p);
     write_async(p, ASYNC_COPIES, ahead - 1);
     if (p->boxes) write_products(p, at, n);
-    if (meet || !p->boxes) build_barrier(p->o);
+    if (barrier || !p->boxes) build_barrier(p->o);
     if (more) write_part(p, p->loop + 1, p->copied, affine_offset(at, ahead), (n + ahead) % p->stages, trips);
     write_async(p, ASYNC_COMMIT, 0);
     if (!p->boxes) write_products(p, at, n);

@@ -20,9 +20,9 @@ typedef struct column {
 
 /* Returns false, with the reason, where the kernel is of another kind. */
 bool column_find(column *w, const kernel *k, str *why);
-/* Whether all that is summed can be read in aligned vectors of so many columns. */
+/* Whether all that is summed can be read in aligned vectors of `lanes` columns. */
 bool column_lanes(const column *w, int lanes);
-/* The same for the nest of a row whose outermost loop, over the columns, is instruction i: shared out to so many threads. */
+/* The same for the nest of a row whose outermost loop, over the columns, is instruction i, shared out to `threads` threads. */
 bool column_find_nest(column *w, const kernel *k, int i, int threads);
 /* Loads ahead of the nest what its threads multiply with, if that is all at once; false: it is not. */
 bool column_keep(column *w, kernel *o, const reg *outer);

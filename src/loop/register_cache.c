@@ -44,8 +44,8 @@ static int *find_own(const kernel *k, const int *nest, int most) {
     return own;
 }
 
-/* Threads still meet where one reads what another wrote. */
-static bool meets(const kernel *k, const int *own) {
+/* Barriers stay where a thread reads what another one wrote. */
+static bool needs_barriers(const kernel *k, const int *own) {
     for (int i = 1; i < k->ins.n; i++) {
         const kins *in = &k->ins.at[i];
         if ((in->op == K_LOAD || in->op == K_SCATTER) && k->bufs.at[in->buf].kind != KB_IN &&
@@ -203,7 +203,7 @@ static int find_nests(register_cacher *h) {
     return nests;
 }
 
-/* All of the kernel, with those nests written out; `meet`: barriers stay. */
+/* All of the kernel, with those nests written out; `barriers`: they stay. */
 static void write_kernel(register_cacher *h, bool barriers) {
     const kernel *k = h->k;
     const build_places none = { .n = 0 };
@@ -241,7 +241,7 @@ bool step_register_cache(kernel **kk, const loop_step *s, str *why) {
     h.read = ARENA_ARRAY(k->a, bool, k->bufs.n + 1);
     kernel *o = gpu_kernel(k, k->block_threads);
     h.c = build_copier_make(k, o);
-    write_kernel(&h, meets(k, h.own));
+    write_kernel(&h, needs_barriers(k, h.own));
     for (int b = 0; b < k->bufs.n; b++)
         if (h.own[b]) o->bufs.at[b].kind = KB_LOCAL, o->bufs.at[b].elems = h.own[b];
     k->ins = o->ins, k->vars = o->vars, k->bufs = o->bufs;

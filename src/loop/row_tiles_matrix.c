@@ -272,7 +272,7 @@ static place place_of(const rt_writer *w, const copying *c, int64_t rows, int ch
     return p;
 }
 
-/* Pieces that there are not. */
+/* Masks pieces behind the last one. */
 static void bound_items(const copying *c, build_places *p, const place *at, int64_t slow) {
     if (PIECE << c->log_fast != c->n_fast) build_bound(p, at->fast, c->n_fast, 0);
     if (slow != c->n_slow) build_bound(p, at->slow, c->n_slow, 0);

@@ -22,27 +22,27 @@ static const kins *ins(const writer *w, int i) { return rt_ins(w->w, i); }
 
 static void more_blocks(writer *w, ext n) { w->o->grid_blocks = ext_mul(w->o->params, w->o->grid_blocks, n); }
 
-/* ---- meetings ---- */
+/* ---- barriers ---- */
 
-static void meet(writer *w) {
+static void put_barrier(writer *w) {
     if (w->w->matrix) kernel_push(w->o, (kins){ .op = K_ASYNC, .mode = ASYNC_COPIES });
     build_barrier(w->o);
     memset(w->wrote, 0, sizeof *w->wrote * (size_t)w->o->bufs.n), memset(w->read, 0, sizeof *w->read * (size_t)w->o->bufs.n);
 }
 static void will_read(writer *w, int buf) {
-    if (w->wrote[buf]) meet(w);
+    if (w->wrote[buf]) put_barrier(w);
     w->read[buf] = true;
 }
 static void will_write(writer *w, int buf) {
-    if (w->read[buf]) meet(w);
+    if (w->read[buf]) put_barrier(w);
     w->wrote[buf] = true;
 }
 
-/* Instructions [from, to), or those of them that are needed, touch memory now: all threads meet first where others may have
- * touched it. Buffers that are only read or only written need that not, nor what a thread has in registers; a nest that reads
- * and writes a buffer does so at a thread's own elements. */
+/* Instructions [from, to), or those of them that are needed, touch memory now: a barrier comes first where other threads may
+ * have touched it. Buffers that are only read or only written need none, nor does what a thread has in registers; a nest that
+ * reads and writes a buffer does so at a thread's own elements. */
 static void will_touch(writer *w, int from, int to, const bool *needed) {
-    bool meets = false;
+    bool needed_first = false;
     for (int round = 0; round < 2; round++) {
         for (int i = from; i < to; i++) {
             const kins *in = ins(w, i);
@@ -50,11 +50,11 @@ static void will_touch(writer *w, int from, int to, const bool *needed) {
             if ((needed && !needed[i]) || !(load || store)) continue;
             if (own ? load || !w->w->bufs[in->buf].shared : w->w->k->bufs.at[in->buf].kind != KB_INOUT) continue;
             if (round == 0)
-                meets |= load ? w->wrote[in->buf] : w->read[in->buf];
+                needed_first |= load ? w->wrote[in->buf] : w->read[in->buf];
             else
                 (load ? w->read : w->wrote)[in->buf] = true;
         }
-        if (round == 0 && meets) meet(w);
+        if (round == 0 && needed_first) put_barrier(w);
     }
 }
 static int shared(writer *w, int64_t n) { return gpu_shared_buffer(w->o, TN_F32, n); }
@@ -78,7 +78,7 @@ static int64_t padded(const writer *w, const rt_nest *n) {
 typedef struct copying { /* of an operand: its items, fast along memory, are the threads' */
     const rt_operand *s;
     kvar var[2];    /* fast, slow */
-    int64_t n[2];   /* their extents in shared memory, of fast in items of so many lanes; */
+    int64_t n[2];   /* their extents in shared memory, of fast in items of `lanes` lanes; */
     ext real[2];    /* and in memory */
     affine base[2]; /* what they begin at */
     int lanes, log_fast, chunks;
@@ -116,7 +116,7 @@ static void place_of(const writer *w, const copying *c, int chunk, affine out[2]
     out[1] = affine_offset(bits_of(w, split, w->log_threads), (int64_t)(chunk >> more) << (w->log_threads - split));
 }
 
-/* Items that there are not. */
+/* Masks items behind the last one. */
 static void bound_items(const copying *c, build_places *p, const affine at[2], bool full) {
     if (c->n[0] / c->lanes != (int64_t)1 << c->log_fast && full) build_bound(p, at[0], c->n[0] / c->lanes, 0);
     if (((int64_t)1 << gpu_log2_up(c->n[1])) != c->n[1] || c->chunks == 1) build_bound(p, at[1], c->n[1], 0);
@@ -487,7 +487,7 @@ static void add_skipped(writer *w, const rt_nest *tiles, int l) {
     int64_t threads = (int64_t)1 << w->log_threads, fast = (int64_t)1 << c.log_fast;
     int buf = shared(w, threads * RT_WIDE), store = n->end - 1;
     build_store(w->o, buf, affine_scale(w->o->a, bits_of(w, 0, w->log_threads), RT_WIDE), w->broken[l]);
-    meet(w);
+    put_barrier(w);
     while (ins(w, store)->op != K_STORE) store--;
     for (int g = 0; g < n->grid_blocks; g++) {
         reg sum = build_parts(w->o, OP_add, buf, column_at(w, n, g), threads / fast, fast * RT_WIDE, w->w->wide);
@@ -518,7 +518,7 @@ static void write_range(writer *w, int from, int to);
  * when all have read its own, the last one's when the tile is done. */
 static void begin_ahead(writer *w, const rt_nest *n) {
     copy_operands(w, n->loop, n->end, n, true, FIRST);
-    meet(w);
+    put_barrier(w);
     w->ahead = n, w->asked = n->loop;
     const rt_nest *last = last_product(w, n);
     for (int side = 0; side < 2; side++)
@@ -541,11 +541,11 @@ static void end_tile(writer *w, const rt_nest *n) {
         for (int side = 0; side < 2; side++) w->read[last->side[side].buf] = true;
         copy_operands(w, w->asked, n->end, n, true, NEXT);
         for (int b = 0; b < w->w->k->bufs.n; b++) /* the next tile writes what this one has read */
-            if (w->read[b] && w->w->bufs[b].shared) meet(w);
+            if (w->read[b] && w->w->bufs[b].shared) put_barrier(w);
         return;
     }
     for (int b = 0; b < w->o->bufs.n; b++)
-        if (w->wrote[b]) meet(w);
+        if (w->wrote[b]) put_barrier(w);
 }
 
 static void write_tiles(writer *w, const rt_nest *n) {
@@ -576,7 +576,7 @@ static bool is_full(const writer *w, const rt_nest *tiles) {
 }
 
 /* The same where matrix units multiply. Operands that move have two stages: the next tile's are on their way while this one is
- * worked on, so that one meeting a tile is enough. Tiles that count come first: back to front where those are the last ones. */
+ * worked on, so that one barrier a tile is enough. Tiles that count come first: back to front where those are the last ones. */
 static void write_matrix_tiles(writer *w, const rt_nest *n) {
     int64_t all = rt_most(w->w, n);
     bool skip = w->w->skip != 0, back = skip && !counts_first(w, n), ahead = all > 1,
@@ -601,7 +601,7 @@ static void write_matrix_tiles(writer *w, const rt_nest *n) {
         build_barrier(w->o); /* all have read those before */
         rt_matrix_copy(w, true, w->tile, false, w->stage);
     }
-    meet(w);
+    put_barrier(w);
     affine other = affine_offset(affine_scale(w->o->a, w->stage, -1), 1);
     if (ahead) rt_matrix_copy(w, true, affine_offset(w->tile, back ? -1 : 1), true, other);
     if (skip && all > FEW_TILES && !is_full(w, n)) { /* most tiles that count do so everywhere, and compare nothing */

@@ -1,4 +1,4 @@
-/* split_k.c - split-K: threads of a block share each sum; their parts meet in shared memory and are added in order. The step
+/* split_k.c - split-K: threads of a block share each sum; their partial sums are added in shared memory, in order. The step
  * says so, tile writes it (thread_tile.c). The order of a sum depends on how many threads share it, and on the K block. */
 #include "loop/build.h"
 #include "loop/block_tile.h"

@@ -158,7 +158,7 @@ tile_layout tiler_staged_layout(void) {
     return l;
 }
 
-/* The thread's first row and column of those; it has others so many rows apart. */
+/* The thread's first row and column of those; its others are KERNEL_MATRIX / STAGED_TURNS rows apart. */
 enum { STAGED_TURNS = KERNEL_MATRIX * KERNEL_MATRIX / STAGED_LANES / KERNEL_WARPGROUP };
 static void staged_places(const tile_writer *w, affine *row, affine *column) {
     tile_layout l = tiler_staged_layout();
@@ -167,8 +167,8 @@ static void staged_places(const tile_writer *w, affine *row, affine *column) {
     *column = affine_scale(w->o->a, tiler_number(w, 0, l.field[0].bits, 0), STAGED_LANES);
 }
 
-/* The same by way of shared memory, where K blocks lay, so many columns at a time: there threads have results as they lie in
- * memory. */
+/* The same by way of shared memory, where K blocks lay, KERNEL_MATRIX columns at a time: there threads have results in the
+ * order of memory. */
 static void write_staged(tile_writer *w, reg acc) {
     const tiler *t = w->w;
     tile_results r = tiler_find_results(t);

@@ -343,7 +343,7 @@ static void write_rest(placer *p, int from, int to) {
     p->w.row_is.base = 0;
     p->w.row_is = affine_add(p->o->a, p->w.row_is, p->w.copy);
     gpu_row_range(&p->w, from, to);
-    gpu_row_meet(&p->w);
+    gpu_row_settle(&p->w);
     build_ends(p->o, 1);
     p->w.row_is = row;
 }

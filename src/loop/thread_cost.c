@@ -4,13 +4,13 @@
 
 enum { LINE = 32 /* neighbouring threads, and elements that memory gives them at once */ };
 
-/* That neighbouring threads go through where their elements lie so far apart. */
+/* Lines that neighbouring threads touch where what they read is `apart` elements apart. */
 static int64_t lines_of(int64_t apart) {
     int64_t n = apart < 0 ? -apart : apart;
     return n < 1 ? 1 : n < LINE ? n : LINE;
 }
 
-/* Of a load or store whose elements lie so far apart from thread to thread: by the lines that it goes through. */
+/* The cost of a load or store by the lines that it touches; apart: elements from thread to thread. */
 static double access_cost(int64_t apart) { return 4 + 2.0 * (double)(lines_of(apart) - 1); }
 
 double loop_thread_lines(const kernel *k, int from, int to, kvar fast) {

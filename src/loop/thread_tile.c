@@ -51,8 +51,8 @@ static void write_products(tile_writer *w, const tile_sums *acc) {
     build_ends(w->o, 1);
 }
 
-/* All have what `what` says, and wait for each other: matrix units and their copies go on by themselves. */
-static void meet(tile_writer *w, kasync what) {
+/* A barrier behind which `what` is complete: matrix units and their copies are asynchronous. */
+static void complete(tile_writer *w, kasync what) {
     if (w->w->s.matrix) kernel_push(w->o, (kins){ .op = K_ASYNC, .mode = (uint8_t)what });
     build_barrier(w->o);
 }
@@ -63,12 +63,12 @@ static void write_blocks(tile_writer *w, const tile_sums *acc) {
     bool loop = t->s.b.whole < t->n_loops && !one;
     affine s = loop ? affine_var(w->o->a, build_loop(w->o, "s", t->s.b.trips, PAR_SERIAL)) : affine_const(0);
     tiler_copy_blocks(w, s);
-    meet(w, ASYNC_COPIES);
+    complete(w, ASYNC_COPIES);
     if (t->s.matrix)
         tiler_multiply_matrices(w, acc->at[0][0]);
     else
         write_products(w, acc);
-    meet(w, ASYNC_PRODUCTS);
+    complete(w, ASYNC_PRODUCTS);
     build_ends(w->o, loop);
 }
 

@@ -73,7 +73,7 @@ static int64_t common_divisor(int64_t a, int64_t b) {
     return a < 0 ? -a : a;
 }
 
-/* How often an access of so many bytes lies across the end of a line, which takes a port twice: buffers begin with one. */
+/* How often an access of `bytes` bytes crosses the end of a line, which takes a port twice: buffers begin with one. */
 static double across_lines(const coster *c, const kins *in, int r, double bytes) {
     int64_t size = (int64_t)dtype_size((tn_dtype)c->k->bufs.at[in->buf].dtype),
             g = common_divisor(MACHINE_LINE_BYTES, in->idx.base * size);

@@ -2,7 +2,7 @@
  *
  * In: a kernel in its tiled (CPU) or GPU form; a machine. Out: nanoseconds of one run with all its threads, and what they are
  * made of. Physics only: instructions on the units that take them, chains of instructions that wait for each other, lines that
- * a memory level has to deliver (footprint.h), what starting and meeting cost. */
+ * a memory level has to deliver (footprint.h), what starts and barriers cost. */
 #ifndef TN_MACHINE_COST_H
 #define TN_MACHINE_COST_H
 
@@ -13,7 +13,7 @@ typedef enum cost_bound { BOUND_START, BOUND_ISSUE, BOUND_LATENCY, BOUND_L2, BOU
 
 typedef struct cost {
     double ns;                    /* of a run */
-    double start_ns;              /* of these: starting, and threads that meet */
+    double start_ns;              /* of these: the start and the barrier at the end */
     double issue_ns, latency_ns;  /* what the units alone would take; more where instructions wait for each other */
     double memory_ns;             /* what the memory levels beyond the first would take alone */
     double bytes[MACHINE_LEVELS]; /* of all threads: L1: loads and stores; the others: from this level to the one before it */

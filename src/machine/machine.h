@@ -56,11 +56,11 @@ typedef struct machine {
     double nontemporal_all; /* of all */
 
     /* threads and launches */
-    double start_ns;    /* a kernel: call, constants, first instructions; GPU: launch after launch of a list */
-    double barrier_ns;  /* all threads meet; GPU: those of a thread block, and what they wrote is read */
-    double submit_ns;   /* a list from submit to wait; a transfer besides its bytes */
-    double link;        /* bytes a nanosecond between host and device; 0: one memory */
-    double share_work;  /* CPU: flops plus bytes below which a second thread costs more than it brings */
+    double start_ns;   /* a kernel: call, constants, first instructions; GPU: launch after launch of a list */
+    double barrier_ns; /* a barrier of all threads; GPU: of a thread block, with the first read of what was written before it */
+    double submit_ns;  /* a list from submit to wait; a transfer besides its bytes */
+    double link;       /* bytes a nanosecond between host and device; 0: one memory */
+    double share_work; /* CPU: flops plus bytes below which a second thread costs more than it brings */
     double remote_rows; /* CPU: rows of a contraction that take as long as reading the operand that all threads read .. */
     double remote_cost; /* .. and of all work, what it costs that this is in other cores' caches */
 

@@ -8,7 +8,7 @@
 
 #include "machine/machine.h"
 
-/* All threads of a block meet, and what they wrote is read. */
+/* A barrier of a thread block, and the first read of what was written before it. */
 static inline double part_barrier(const machine *m, double threads) {
     return threads > m->warp ? m->barrier_ns : m->warp_barrier_ns;
 }
@@ -25,13 +25,13 @@ static inline double part_sum(const machine *m, double steps, bool guarded) {
     return steps * (m->step_ns + (guarded ? m->guard_ns : 0));
 }
 
-/* Bytes a nanosecond that each multiprocessor reads when so many of all `units` do. */
+/* Bytes a nanosecond that each of `busy` multiprocessors reads, of `units` in all. */
 static inline double part_rate(const machine *m, double busy, double units) {
     double one = m->level[LEVEL_L2].read, all = m->level[LEVEL_L2].all * units / m->cores;
     return one * busy < all ? one : all / busy;
 }
 
-/* Each of so many blocks reads so many bytes that the others read, too; turns: blocks of a multiprocessor. */
+/* Each thread block reads the same bytes; turns: blocks of a multiprocessor, one after the other. */
 static inline double part_read(const machine *m, double bytes, double blocks, double turns, double units) {
     double one = turns * bytes / part_rate(m, 1, units), all = blocks * bytes / units / part_rate(m, units, units);
     return one > all ? one : all;
@@ -40,7 +40,7 @@ static inline double part_read(const machine *m, double bytes, double blocks, do
 /* The first memory comes that was not asked for ahead. */
 static inline double part_fetch(const machine *m) { return m->level[LEVEL_MEMORY].ns; }
 
-/* A warp reads so many lines. */
+/* A warp reads these lines. */
 static inline double part_lines(const machine *m, double lines) { return lines * m->warp / m->load_pipes / m->ghz; }
 
 #endif

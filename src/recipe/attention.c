@@ -78,7 +78,7 @@ static double tile_work(const sizes *z, const shape *s) {
     double rows = (double)s->block / s->down, keys = (double)s->tile / s->across,
            columns = ceil((double)z->columns / (4 * s->across)) * 4;
     double fma = rows * keys * (double)z->steps + rows * columns * s->tile,
-           wide = s->across / 8.0, /* threads of a warp read so many times the banks that there are */
+           wide = s->across / 8.0, /* conflicts: how often the threads of a warp read each bank */
         loads = (rows + wide * keys) * (double)z->steps / 4 + (rows + wide * columns) * s->tile / 4,
            copies = (double)(z->steps + z->columns) * s->tile / 4 / (s->down * s->across);
     return fma + 1.8 * loads + 25 * rows * keys + 60 * rows + 30 * copies + 150;
@@ -210,7 +210,7 @@ static bool take(kernel *k, const shape *s, bool matrix, double ns, const target
     const char *softmax = arena_printf(k->a, "online_softmax %d%s", s->tile, matrix ? " narrow" : "");
     loop_step step = step_parse(k->a, softmax);
     if (!step_apply(&tried, &step, &why)) return false;
-    for (int skip = t->local_barriers; skip >= 0; skip--) { /* threads of a block that skips a tile meet elsewhere */
+    for (int skip = t->local_barriers; skip >= 0; skip--) { /* a block that skips a tile has its barriers elsewhere */
         const char *text = arena_printf(k->a, "bind_row_tiles %d %d %d%s%s", s->block, s->down, s->across,
                                         skip ? " skip_masked" : "", matrix ? " matrix" : "");
         kernel *bound = kernel_clone(tried, k->a);
@@ -284,7 +284,7 @@ static int threads_for(double bytes, const target *t) {
  * rows of 2048 and 4096 keys of 64 bf16, a layer: 10 and 19 us longer than three kernels; of 512 keys 2 us shorter.) */
 bool recipe_row_sums(const kernel *k0, const target *t, recipe_form *best) {
     enum {
-        MEETINGS = 3 /* of a nest, its sums included */,
+        BARRIERS = 3 /* of a nest, its sums included */,
         LEAST = 2 /* nests of sums: with one, other forms do */,
         AT_ONCE = 64 /* elements that a thread loads */
     };
@@ -302,7 +302,7 @@ bool recipe_row_sums(const kernel *k0, const target *t, recipe_form *best) {
     }
     int threads = threads_for(most, t);
     double turns = fmax(1, rows / units), rate = part_rate(m, fmin(rows, units), units),
-           ns = m->after_ns + nests * (part_fetch(m) + MEETINGS * part_barrier(m, threads)) + turns * all / rate;
+           ns = m->after_ns + nests * (part_fetch(m) + BARRIERS * part_barrier(m, threads)) + turns * all / rate;
     if (elements > (double)threads * AT_ONCE) return false;
     if (n < 1 || ns / m->count_ns >= best->cost || recipe_local_bytes(k) + 40 * threads > t->shared_bytes) return false;
     if (loop_row_sums(k, n, threads) < LEAST) return false;

@@ -27,7 +27,7 @@ enum {
     MIN_TILES = 3,         /* tiles of rows that share a panel */
     MIN_TURNED = 8,        /* rows that share one whose columns are turned, where sums along the lanes would do, too .. */
     LEAST_SHARED = 2,      /* .. or where nothing else has vectors */
-    COPY_ROWS = 2,         /* so many rows of a contraction take as long as copying its panel .. */
+    COPY_ROWS = 2,         /* of a contraction: they take as long as copying its panel .. */
     TURN_ROWS = 6,         /* .. or turning it */
     MAX_TILES = 4,         /* of a panel */
     MOST_AHEAD = 16,       /* tiles of rows that fetch what is copied next .. */
@@ -59,7 +59,7 @@ typedef struct blocker {
     bool fixed;     /* the operand is constant .. */
     kpanels layout; /* .. and lies so in panels */
     int n_out;      /* the first rows stay outside */
-    int64_t cut;    /* the outermost inner row in pieces of so many; 0: it is whole */
+    int64_t cut;    /* iterations of a piece of the outermost inner row; 0: it is whole */
     int64_t tiles;  /* of n, in a panel */
     bool whole;     /* all of the contraction at once: no sums wait in memory */
     int level;      /* pieces are of depth.at[level] */
@@ -179,7 +179,7 @@ static int64_t near_limit(const blocker *t) {
     return near >= LEAST_NEAR ? near : far >= LEAST_NEAR ? far : INT64_MAX;
 }
 
-/* Steps of a stretch while the next one is fetched: so many that its panel stays in the first level or, with many rows, which
+/* Steps of a K block while the next one is fetched: as many that its panel stays in the first level or, with many rows, which
  * would write their sums too often, that both share the second. Of the lines of what is copied, both must find places there. */
 static int64_t ahead_limit(const blocker *t, int64_t limit) {
     const kins *b = contraction_ins(&t->c, (int)t->c.load);
@@ -285,7 +285,7 @@ static void choose_streams(blocker *t) {
 
 /* ---- rows that are joined ---- */
 
-typedef struct joined_form { /* of panels with so many iterations of the outermost joined row */
+typedef struct joined_form { /* of panels with `block` iterations of the outermost joined row */
     int64_t block, piece, cut;
     double work; /* of one step of the contraction, for all columns and inner rows: vectors multiplied */
 } joined_form;
@@ -322,7 +322,7 @@ static bool cost_joined(const blocker *t, int64_t block, joined_form *out) {
     return true;
 }
 
-/* How evenly threads share panels of so many rows, or else the rows that these are multiplied by: then each copies all. */
+/* How evenly threads share panels of `block` rows, or else the rows that these are multiplied by: then each copies all. */
 static double balance_of_joined(const blocker *t, int64_t block) {
     int threads = t->r->threads >= 0 ? t->r->t->threads : 1;
     int64_t rows = contraction_extent(&t->c, t->joined[0]), inner = contraction_rows_from(&t->c, t->n_out);

@@ -29,7 +29,7 @@ static double waves(double threads, const target *t) {
     return w < 1 ? 1 : w;
 }
 
-/* A processor has shared memory for so many thread blocks; how many times fewer threads that are than it needs to be busy. */
+/* Shared memory limits the thread blocks of a multiprocessor: how many times too few threads they have to keep it busy. */
 static double crowding(const kernel *k, int block_threads, const target *t) {
     double bytes = 1 + (double)recipe_local_bytes(k);
     double threads = fmax(1, floor(4 * (double)t->shared_bytes / bytes)) * block_threads;

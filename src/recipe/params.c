@@ -3,8 +3,8 @@
 
 enum {
     CONTRACTION_ROWS = 16, /* of a block: a few register tiles .. */
-    EXACT_ROWS = 8,        /* .. and what is left goes through the other operand once, not once for each piece .. */
-    FEW_ELEMS = 2048,      /* .. else so many elements, which hide what starting a block takes */
+    EXACT_ROWS = 8,        /* .. the rest is one block of exactly its rows, which reads the other operand once .. */
+    FEW_ELEMS = 2048,      /* .. else a block has as many elements: they hide what starting it takes */
     MOST_ROWS = 256
 };
 

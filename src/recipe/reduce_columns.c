@@ -25,7 +25,7 @@ enum {
     MANY_ROWS = 8 /* of a thread */,
     UNDER_WAY = 32 /* words of a thread that come at once, where there are few threads or a row's work has branches */,
     BRANCHES = 4 /* operations, of an op that takes branches: divisions, roots */,
-    FEW_BLOCKS = 8 /* so many times fewer thread blocks than processors are few */,
+    FEW_BLOCKS = 8 /* thread blocks are few if multiprocessors are that many times more */,
     LEAST_PANELS = 32 << 10 /* bytes */,
     MOST_THREADS = 256
 };

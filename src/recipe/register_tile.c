@@ -8,8 +8,8 @@
 enum { SHORT_ROW = 512, JOINED = 4, SHORT_SUM = 64 }; /* elements of a row; rows worked on at once; terms of a sum */
 enum { LEAST_PAIRED = 24 };                           /* rows that share words of pairs of bytes */
 enum { MOST_JOINED = 4 };                             /* loops whose iterations are columns of panels */
-#define COPIED_ROWS 5.0  /* so many rows of a contraction take as long as copying what they share .. */
-#define JOIN_MARGIN 0.05 /* .. and it should bring more than that */
+#define COPIED_ROWS 5.0                               /* of a contraction: they take as long as copying what they share .. */
+#define JOIN_MARGIN 0.05                              /* .. and it should bring more than that */
 
 static int alu_weight(const tile_chooser *c, uint64_t var) {
     int n = 0;

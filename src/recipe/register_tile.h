@@ -48,7 +48,7 @@ static inline int64_t tile_steps(int64_t n, int lanes) {
 
 /* contraction_tile.c: the rows and vectors of the contraction's register tile with lanes along row vec; the same with lanes
  * along the contraction loop vec. */
-/* columns: along vec, of all rows that are joined there; so many of these are copied at a time, then, that they come out even.
+/* columns: along vec, of all rows that are joined there; as many of these are then copied at a time that none is left over.
  */
 void tile_contraction(tile_chooser *c, kvar vec, int64_t columns, bool joined);
 void tile_inner_product(tile_chooser *c, kvar vec);

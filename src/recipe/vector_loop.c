@@ -123,7 +123,7 @@ static bool blocked(const tile_chooser *c, kvar v) {
     return false;
 }
 
-/* Sums along the lanes of v end with combining the lanes, each time, which takes as long as loading so many elements. */
+/* Sums along the lanes of v end with combining the lanes, each time, which takes as long as loading as many elements. */
 static double combining(const tile_chooser *c, kvar v, int nest) {
     double sums = 0;
     if (!c->k->vars.at[v].reduce || c->dot) return 0;

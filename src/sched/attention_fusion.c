@@ -60,7 +60,7 @@ static bool append(row_chain *c, const target *t, int i) {
     return false;
 }
 
-/* The longest chain of so many kernels at most that can be joined, with no more contractions than the recipe takes. */
+/* The longest chain of at most `most` kernels that can be joined, with no more contractions than the recipe takes. */
 static row_chain grow(plan *p, const target *t, int first, int shared, int most) {
     row_chain c = row_chain_make(p, first, shared);
     for (int i = first, products = 0; i < p->kernels.n && c.n < most; i++) {

@@ -176,7 +176,8 @@ static double work_of(const kernel *k) { /* of a thread block; little is none */
     return flops < LITTLE ? 0 : flops;
 }
 
-/* Whether what others wait for may wait for the other kernel, too: where thread blocks of that do no more than its own. */
+/* Whether a kernel with later readers may share a launch: its readers then wait for the other kernel, too, so the thread
+ * blocks of that may do no more work than its own. */
 static bool may_wait(const beside *w, int i, int j) {
     const kernel *k = w->p->kernels.at[i].k, *l = w->p->kernels.at[j].k;
     if (!w->waited || w->waited[i] == w->waited[j]) return true;

@@ -15,7 +15,7 @@ enum {
 #define WAITS 0.2
 #define SMALL 0.03 /* of the contraction's time: less than that is a fair price for a temporary that is not made */
 
-/* Of so many bytes, which were just written or read. */
+/* Of `bytes` bytes that were just written or read. */
 static const machine_cache *home_of(const machine *m, int64_t bytes) {
     int level = LEVEL_L2;
     while (level < LEVEL_MEMORY && m->level[level].bytes < 2 * bytes) level++;

@@ -16,8 +16,8 @@
 enum {
     WIDE_ROOM = 256 << 20, /* bytes between the parts, else MACHINE_LOCAL_BYTES, where blocks share operands that are packed
                               once: rows are as long as the operand */
-    FEW_ROWS = 32,         /* of a block: so many even where they do not fit the first cache .. */
-    MANY_ROWS = 64,        /* .. and so many where what all blocks read comes from behind the second */
+    FEW_ROWS = 32,         /* of a block: at least these, even where they do not fit the first cache .. */
+    MANY_ROWS = 64,        /* .. or these, where what all blocks read comes from beyond the second */
     MOST_LINKS = 4,        /* parts: equal layers behind them can share the code */
     MOST_KNOWN = 256,
     GRAIN = 8, /* rows of most tiles divide that */
@@ -121,7 +121,7 @@ static facts find_facts(const chooser *w, const row_chain *c) {
     return f;
 }
 
-/* How evenly threads share blocks of so many rows, or the loops around these. */
+/* How evenly threads share blocks of `rows` rows, or the loops around these. */
 static double balance_of(const facts *f, int64_t rows, const target *t) {
     int threads = f->shared ? t->threads : 1;
     double by_blocks = loop_balance(f->rows / rows, (double)(f->rows % rows) / (double)rows, threads),
@@ -155,7 +155,7 @@ static int64_t choose_rows(const facts *f, const target *t) {
     return best;
 }
 
-/* Why blocks of so many rows would take longer than kernel by kernel; NULL: they do not. */
+/* Why blocks of `rows` rows would be slower than kernel by kernel; NULL: they are not. */
 static const char *cost_objection(const facts *f, int64_t rows, const target *t) {
     if (rows == 0) return "a row of what lies between them does not fit the first caches";
     int64_t blocks = (f->rows + rows - 1) / rows, threads = f->shared ? t->threads : 1;
@@ -202,7 +202,7 @@ static bool follows(const row_chain *c, const row_link *l) {
     return false;
 }
 
-/* The longest chain from kernel `first` on with so many shared loops; why it ends, or NULL. */
+/* The longest chain from kernel `first` on with `shared` shared loops; why it ends, or NULL. */
 static row_chain grow(const chooser *w, int first, int shared, int most, const char **reason) {
     plan *p = w->p;
     row_chain c = row_chain_make(p, first, shared);
@@ -222,7 +222,7 @@ static row_chain grow(const chooser *w, int first, int shared, int most, const c
     return c;
 }
 
-/* The longest chain of so many kernels at most that may and should be one; its blocks' rows in *rows. */
+/* The longest chain of at most `most` kernels that may and should be one; its blocks' rows in *rows. */
 static row_chain choose(const chooser *w, int first, int shared, int most, int64_t *rows, facts *out, const char **reason) {
     for (;;) {
         const char *end, *no = NULL;

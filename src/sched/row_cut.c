@@ -101,7 +101,7 @@ static bool follow(recipe *r, int buf, const kernel *x, int of_x, const row_cuts
     return there || recipe_try(r, "reorder%s", order.s);
 }
 
-/* The first kernel's outermost loop goes in so many pieces; of several loops each is one of the chain's as it is. */
+/* The first kernel's outermost loop is cut into pieces; of several loops each is one of the chain's as it is. */
 static bool begin(recipe *r, const row_cuts *c, bool *changed) {
     int64_t piece = row_extent(r->k, 0) / c->extent[0];
     *changed |= piece > 1;

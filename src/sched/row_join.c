@@ -440,7 +440,7 @@ static const int *link_buffers(joiner *w, int link_no) {
 
 static void open_loop(joiner *w, kvar v, ext lo, ext hi) { build_open(w->o, v, lo, hi, PAR_SERIAL); }
 
-/* Blocks [from, to) of so many rows: link by link, each in a loop over the rows of the block. */
+/* Blocks [from, to) of `rows` rows each: link by link, each in a loop over the rows of the block. */
 static void join_blocks(joiner *w, const int *const *bufs, kvar block, int64_t from, int64_t to, int64_t rows) {
     affine first = affine_scale(w->o->a, affine_var(w->o->a, block), w->c->shared ? w->form->block : 0);
     if (from == to || rows == 0) return;

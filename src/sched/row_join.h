@@ -23,7 +23,7 @@ typedef struct row_access { /* all that a kernel does with one plan buffer */
     uint8_t dtype;
 } row_access;
 
-typedef struct row_link { /* a kernel, with so many loops over rows shared */
+typedef struct row_link { /* a kernel that shares some loops over rows */
     row_access *at;
     int n;
     int64_t local; /* bytes of its own local buffers */
@@ -54,7 +54,7 @@ row_link row_link_make(const plan *p, const pkernel *pk, int shared, bool of_run
 row_uses row_find_uses(const plan *p);
 
 row_chain row_chain_make(plan *p, int first, int shared);
-/* Why the kernel cannot follow, with so much room for local buffers and so many buffers at most; NULL: it can. */
+/* Why the kernel cannot follow, given the room for local buffers and the most buffers; NULL: it can. */
 const char *row_objection(const row_chain *c, const row_link *l, const kernel *k, int64_t room, int most_args);
 void row_append(row_chain *c, const row_link *l, const kernel *k);
 /* Bytes that the chain touches row by row, and the kernel reads in the same rows, `rows` in all. */
@@ -78,7 +78,7 @@ int row_cut(const row_cuts *c, const target *t, kernel **out);
 
 typedef struct row_form {
     int64_t room;        /* bytes of local buffers between the kernels */
-    int64_t block;       /* the innermost shared loop goes in blocks of so many rows; 0: row by row */
+    int64_t block;       /* rows of a block of the innermost shared loop; 0: row by row */
     bool states;         /* states that no run changes become one buffer of each dtype */
     bool forward;        /* what a link stores once a row, the next ones take from its register; */
     bool halves;         /* what is stored in 16 bits, too, rounded */

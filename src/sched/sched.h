@@ -149,7 +149,7 @@ typedef struct prologue_use {
     int flops;           /* of an element of that, down to the value */
 } prologue_use;
 bool sched_packs_computed(const sched *s, tn_dtype t, int64_t elems, const prologue_use *by);
-/* Whether it takes no longer to compute v in each of so many kernels than to store it and read it there. */
+/* Whether computing v in each of `kernels` kernels takes no longer than storing it and reading it there. */
 bool sched_computes_again(const sched *s, val v, int kernels);
 /* Whether an operand of type t, of so many elements, is better stored for the matrix units that multiply it than computed by
  * threads that multiply it themselves; work: multiply-adds. */

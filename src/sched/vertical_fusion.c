@@ -29,7 +29,7 @@ enum {
 #define GAIN 0.85      /* a chain has to be that much faster: the model is rough */
 #define KEPT_GAIN 0.97 /* .. where threads keep their rows, which then takes no more of anything */
 
-typedef struct link { /* a kernel, with so many loops over rows shared */
+typedef struct link { /* a kernel that shares some loops over rows */
     row_link row;
     double alone, among;   /* time, in nanoseconds: as a launch of its own, or among others; */
     double inside[N_ROWS]; /* as the last of a chain, a thread block having 1 << i rows; */
@@ -199,7 +199,7 @@ static double add_kept(kept_rows *r, const row_chain *c, const link *l, const ke
     return r->n ? vertical_alone(&r->all, t) : INFINITY;
 }
 
-/* The longest chain from kernel `first` on that pays, with so many shared loops: its gain, in nanoseconds. */
+/* The longest chain from kernel `first` on that is faster, with `shared` shared loops: its gain, in nanoseconds. */
 static double grow(chooser *w, int first, int shared, chain *out, const char **out_end) {
     plan *p = w->p;
     const kernel *k0 = p->kernels.at[first].k;
