@@ -304,7 +304,7 @@ static int64_t content(const sum *all) {
 }
 
 /* A sum is one row, whatever the order in which it was added, times what divides all of it: ((a*2 + b) + literal)*2. */
-ext ext_add(exts *t, ext x, ext y) {
+ext ext_add_rows(exts *t, ext x, ext y) {
     if (x == 0 || y == 0) return x ? x : y;
     if (ext_is_lit(x) && ext_is_lit(y)) return make(t, EXT_ADD, x, y);
     sum all = { 0 };
@@ -346,7 +346,7 @@ static bool absorbs(exts *t, ext x, int64_t by, ext *out) {
 }
 
 /* A product of symbolic factors is one row, whatever the order in which it was multiplied: ((a*b)*c)*literal. */
-ext ext_mul(exts *t, ext x, ext y) {
+ext ext_mul_rows(exts *t, ext x, ext y) {
     if (ext_is_lit(x) && !ext_is_lit(y)) return ext_mul(t, y, x);
     if (y == 0 || y == 1) return y ? x : 0;
     const ext_row *r = with_literal(t, x, EXT_MUL), *row = ext_is_lit(x) ? NULL : exts_row(t, x);

@@ -49,9 +49,19 @@ ext exts_dim(const exts *t, int i); /* the i-th */
 bool ext_find_dim(const exts *t, const char *name, size_t n, ext *out);
 
 /* Literals are folded: t may be NULL where both operands are literals. Division is by what is at least 1 for all values. */
-ext ext_add(exts *t, ext x, ext y);
+ext ext_add_rows(exts *t, ext x, ext y); /* of which one is a row, or whose sum does not fit */
+ext ext_mul_rows(exts *t, ext x, ext y);
+static inline ext ext_add(exts *t, ext x, ext y) {
+    ext v;
+    bool lit = ext_is_lit(x) && ext_is_lit(y) && !__builtin_add_overflow(x, y, &v) && ext_is_lit(v);
+    return lit ? v : ext_add_rows(t, x, y);
+}
+static inline ext ext_mul(exts *t, ext x, ext y) {
+    ext v;
+    bool lit = ext_is_lit(x) && ext_is_lit(y) && !__builtin_mul_overflow(x, y, &v) && ext_is_lit(v);
+    return lit ? v : ext_mul_rows(t, x, y);
+}
 ext ext_sub(exts *t, ext x, ext y);
-ext ext_mul(exts *t, ext x, ext y);
 ext ext_floor_div(exts *t, ext x, ext y);
 ext ext_ceil_div(exts *t, ext x, ext y);
 /* Whether x is known to be a multiple of y, and of what. */

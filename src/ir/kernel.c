@@ -10,7 +10,7 @@ enum { MAKES = KOP_MAKES, TYPED = KOP_TYPED, PURE = KOP_PURE, MEMORY = KOP_MEMOR
     {                                                                                                                          \
         { 0 }                                                                                                                  \
     }
-static const kop_info kop_table[N_KOPS] = {
+const kop_info kop_table[N_KOPS] = {
     [K_NIL] = { .text = "" },
 #define KERNEL_INS(op, text, flags, uses, check, eval) [K_##op] = { text, flags, uses },
 #include "ir/kernel.def"
@@ -18,8 +18,6 @@ static const kop_info kop_table[N_KOPS] = {
 #undef USES
 #undef USE
 #undef NOTHING
-
-const kop_info *kop_get(uint8_t op) { return &kop_table[op < N_KOPS ? op : K_NIL]; }
 
 kernel *kernel_make(arena *a, const char *name) {
     kernel *k = ARENA_NEW(a, kernel);
@@ -183,7 +181,7 @@ affine affine_var(arena *a, kvar v) {
     return (affine){ 0, 1, t };
 }
 
-/* Literals need no table, nor the call of ext.c: indexes are added up more often than anything else is done. */
+/* Literals need no table, nor a check of the result: indexes are added up more often than anything else is done. */
 static ext sum_of(exts *e, ext x, ext y) { return e ? ext_add(e, x, y) : x + y; }
 static ext product_of(exts *e, ext x, ext y) { return e ? ext_mul(e, x, y) : x * y; }
 
@@ -214,9 +212,6 @@ affine affine_scale_params(arena *a, exts *e, affine x, ext s) {
     for (int i = 0; i < x.n; i++) t[i] = (kterm){ x.t[i].var, product_of(e, x.t[i].coef, s) };
     return (affine){ product_of(e, x.base, s), x.n, t };
 }
-
-affine affine_add(arena *a, affine x, affine y) { return affine_add_params(a, NULL, x, y); }
-affine affine_scale(arena *a, affine x, int64_t s) { return affine_scale_params(a, NULL, x, s); }
 
 affine affine_offset(affine x, int64_t c) {
     x.base += c;

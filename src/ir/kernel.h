@@ -64,7 +64,8 @@ typedef struct kop_info {
     unsigned flags; /* KOP_ */
     kuse uses[2];
 } kop_info;
-const kop_info *kop_get(uint8_t op); /* of K_NIL for what is none */
+extern const kop_info kop_table[]; /* of kops */
+static inline const kop_info *kop_get(uint8_t op) { return &kop_table[op < N_KOPS ? op : (int)K_NIL]; }
 
 typedef enum kpar { /* who runs the iterations of a loop */
                     PAR_SERIAL,
@@ -266,8 +267,6 @@ static inline bool kernel_syncs(const kins *in) { return kop_get(in->op)->flags 
 /* Affine arithmetic on literals; results in arena a. */
 affine affine_const(int64_t c);
 affine affine_var(arena *a, kvar v);
-affine affine_add(arena *a, affine x, affine y);
-affine affine_scale(arena *a, affine x, int64_t s);
 affine affine_offset(affine x, int64_t c);
 affine affine_set_var(arena *a, affine x, kvar v, affine value); /* substitutes */
 ext affine_coef(affine x, kvar v);
@@ -276,6 +275,8 @@ bool affine_equal(affine x, affine y);
 /* The same where coefficients and bases may be parameters of t (NULL: there are none). */
 affine affine_add_params(arena *a, exts *t, affine x, affine y);
 affine affine_scale_params(arena *a, exts *t, affine x, ext s);
+static inline affine affine_add(arena *a, affine x, affine y) { return affine_add_params(a, NULL, x, y); }
+static inline affine affine_scale(arena *a, affine x, int64_t s) { return affine_scale_params(a, NULL, x, s); }
 
 graph *graph_at(const graph *g, const int64_t *dims, arena *a); /* graph_at.c; dims NULL: each size at its most; -1: it stays */
 /* kernel_params.c: whether any size, coefficient or offset is a parameter. */
