@@ -60,7 +60,7 @@ static val cut(graph *g, val v, int axis, int64_t parts) {
     return graph_reshape(g, v, n.rank + 1, dims);
 }
 
-static bool spreads(const graph *g, val v) { /* a number of each row */
+bool dot_spreads(const graph *g, val v) {
     while (graph_get(g, v)->op == OP_reshape) v = graph_get(g, v)->in[0];
     return graph_get(g, v)->op == OP_expand;
 }
@@ -74,7 +74,7 @@ static bool is_softmax(const graph *g, val v) {
         if (n->op == OP_dot) return power;
         if (!power && n->op != OP_exp && graph_n_uses(g, v) > 1) return false;
         power |= n->op == OP_exp;
-        bool scaled = (n->op == OP_mul || n->op == OP_div) && (power || spreads(g, n->in[1]));
+        bool scaled = (n->op == OP_mul || n->op == OP_div) && (power || dot_spreads(g, n->in[1]));
         if (n->op == OP_select)
             v = n->in[1];
         else if (n->op == OP_exp || n->op == OP_cast || n->op == OP_reshape || n->op == OP_sub || n->op == OP_add || scaled)

@@ -15,7 +15,8 @@ enum {
     TILE = 64 /* rows that a thread block has at least */,
     FEW_TILES = 64,
     WANTED_TILES = 256,
-    MOST_ADDED = 16 /* parts; more are a reduction */
+    MOST_ADDED = 16 /* parts; more are a reduction */,
+    MOST_DEPTH = 6 /* of elementwise work on an operand */
 };
 
 /* Operand x lies in memory in 16 bits; not what is rounded as it is copied, since a tile has all rows that read it
@@ -26,6 +27,22 @@ static bool is_half(const graph *g, const node *d, const dot_sizes *s, int x) {
     bool half = dtype_is_narrow_float(n->dtype),
          from = n->op == OP_cast && dtype_is_narrow_float(graph_get(g, n->in[0])->dtype);
     return half ? n->op != OP_cast || from || s->side[!x] > TILE : from;
+}
+
+/* It is made of powers of what is left of scores without a number of their row: weights of attention, or their gradient. Their
+ * contractions stay whole, so that attention is one kernel (sched/attention_fusion.c). */
+static bool is_of_weights(const graph *g, val v, int depth) {
+    const node *n = graph_get(g, v);
+    if (depth == 0) return false;
+    if (n->op == OP_exp) {
+        const node *x = graph_get(g, n->in[0]);
+        while (x->op == OP_cast || x->op == OP_reshape) x = graph_get(g, x->in[0]);
+        return x->op == OP_sub && dot_spreads(g, x->in[1]);
+    }
+    if (n->op == OP_cast || n->op == OP_reshape) return is_of_weights(g, n->in[0], depth);
+    bool either = n->op == OP_mul || n->op == OP_div || n->op == OP_sub || n->op == OP_add || n->op == OP_select;
+    int first = n->op == OP_select; /* not its condition */
+    return either && (is_of_weights(g, n->in[first], depth - 1) || is_of_weights(g, n->in[first + 1], depth - 1));
 }
 
 static int64_t wanted_parts(const dot_sizes *s) {
@@ -77,7 +94,8 @@ static val split(graph *g, val v, arena *scratch) {
     node d = *graph_get(g, v);
     if ((d.dtype != TN_F32 && !dtype_is_narrow_float(d.dtype)) || !dot_may_split(g, &d)) return 0;
     dot_sizes s = dot_sizes_of(g, &d);
-    if (!is_half(g, &d, &s, 0) || !is_half(g, &d, &s, 1)) return 0;
+    for (int x = 0; x < 2; x++)
+        if (!is_half(g, &d, &s, x) || is_of_weights(g, d.in[x], MOST_DEPTH)) return 0;
     int nb = (int)d.attr[0], nc = (int)d.attr[1], which = -1;
     int64_t most = wanted_parts(&s), outermost = TN_MAX_RANK;
     for (int i = 0; i < nc && most > 1; i++) {

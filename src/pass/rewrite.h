@@ -46,6 +46,7 @@ typedef struct dot_sizes {
 dot_sizes dot_sizes_of(const graph *g, const node *d);
 int64_t dot_tiles(const dot_sizes *s);             /* of 64 rows and columns that its result has */
 int64_t dot_divisor(int64_t n, int64_t most);      /* the largest of n up to `most` */
+bool dot_spreads(const graph *g, val v);           /* v is a number of each row, as often as the row is long */
 bool dot_may_split(const graph *g, const node *d); /* it is one, there is room for an axis, and it is no part of attention */
 /* The sums of dot v along parts of its contracted axis `which`, of operands as t: t[parts, ..as v..]. */
 val dot_in_parts(graph *g, val v, int which, int64_t parts, tn_dtype t);

@@ -438,7 +438,7 @@ graph @windows<b 1..16, h 1..8>(x f32[b,h,h,4]) {
 }
 EOF
 "$tenon" compile windows.tn -o windows.program > out 2>&1 && "$tenon" verify windows.tn > out 2>&1 || fail "verify windows.tn: $(cat out)"
-"$tenon" export dims.tn -o dims.c --target cuda 2>&1 | grep -q 'dim batch is 2 to 8; give it with --dim batch=SIZE' || fail "export for a GPU with dims"
+"$tenon" export dims.tn -o dims.cu --target cuda --quiet && grep -q 'dims_run(struct dims_ctx \*ctx, int64_t dim_batch, ' dims.cu || fail "export for a GPU with dims"
 "$tenon" emit dims.tn | grep -q 'dims_run(struct dims_ctx \*ctx, int64_t dim_batch, ' || fail "emit with dims"
 "$tenon" export dims.tn -o dims.c --dim batch=4 --quiet || fail "export --dim batch=4"
 "$tenon" emit dims.tn --dim batch=4 | grep -q 'x\[12\]' || fail "emit --dim batch=4: $("$tenon" emit dims.tn --dim batch=4 | head -50)"
