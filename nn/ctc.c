@@ -60,12 +60,10 @@ tn_tensor tn_nn_ctc(tn_tensor log_p, tn_tensor labels, tn_tensor steps, tn_tenso
     tn_shape s, l;
     tn_graph *g = log_p.graph;
     if (!checked(log_p, labels, steps, sizes, &s, &l)) return (tn_tensor){ g, 0 };
-    char classes[64], length[64];
-    if (blank < 0 || blank >= nn_least(g, s.dim[2]) || nn_least(g, s.dim[0]) < 1) {
-        if (!tn_dim_text(g, s.dim[2], classes, sizeof classes) || !tn_dim_text(g, s.dim[0], length, sizeof length))
-            classes[0] = length[0] = 0;
-        return nn_fail(g, TN_ERR_INVAL, "tn_nn_ctc: blank %lld of %s classes, %s steps", (long long)blank, classes, length);
-    }
+    char classes[NN_SIZE_TEXT], length[NN_SIZE_TEXT];
+    if (blank < 0 || blank >= nn_least(g, s.dim[2]) || nn_least(g, s.dim[0]) < 1)
+        return nn_fail(g, TN_ERR_INVAL, "tn_nn_ctc: blank %lld of %s classes, %s steps", (long long)blank,
+                       nn_size_text(g, s.dim[2], classes), nn_size_text(g, s.dim[0], length));
     tn_dtype t = tn_tensor_dtype(log_p), wide = t == TN_F64 ? t : TN_F32;
     int64_t n = s.dim[1], places = nn_plus(g, nn_times(g, 2, l.dim[1]), 1);
     tn_tensor label = extended(labels, blank), place = tn_iota(g, TN_I64, TN_DIMS(n, places), 1);

@@ -75,6 +75,10 @@ int64_t nn_most(tn_graph *g, int64_t size) {
     int64_t hi = size;
     return size < 0 && tn_dim_range(g, size, NULL, &hi) ? 0 : hi;
 }
+const char *nn_size_text(const tn_graph *g, int64_t size, char out[NN_SIZE_TEXT]) {
+    if (!tn_dim_text(g, size, out, NN_SIZE_TEXT)) out[0] = 0;
+    return out;
+}
 tn_tensor nn_scalar(tn_tensor x, double value) {
     if (!nn_given(x.graph, x, "a layer")) return (tn_tensor){ x.graph, 0 };
     return tn_full(x.graph, tn_tensor_dtype(x), TN_SCALAR, value);
@@ -128,10 +132,9 @@ static tn_tensor declare(tn_graph *g, tn_dtype t, const char *full, tn_shape sha
     int64_t n = 1, bytes = 0;
     for (int i = 0; i < shape.rank; i++)
         if (shape.dim[i] < 0 && nn_is_size(shape.dim[i])) {
-            char text[64];
-            if (!tn_dim_text(g, shape.dim[i], text, sizeof text)) text[0] = 0;
+            char text[NN_SIZE_TEXT];
             return nn_fail(g, TN_ERR_SHAPE, "dim %d of %s is %s, which a run gives: a parameter's sizes are numbers", i, full,
-                           text);
+                           nn_size_text(g, shape.dim[i], text));
         } else if (shape.dim[i] < 0 || __builtin_mul_overflow(n, shape.dim[i], &n))
             return nn_fail(g, TN_ERR_SHAPE, "the shape of %s is negative or too large (dim %d is %lld)", full, i,
                            (long long)shape.dim[i]);

@@ -72,6 +72,8 @@ tn_tensor nn_unbiased(tn_tensor v, int64_t n, int correction, bool one_is_enough
 tn_tensor nn_by_size(tn_tensor x, int64_t size);
 int64_t nn_least(tn_graph *g, int64_t size); /* that it may be */
 int64_t nn_most(tn_graph *g, int64_t size);
+enum { NN_SIZE_TEXT = 64 };
+const char *nn_size_text(const tn_graph *g, int64_t size, char out[NN_SIZE_TEXT]); /* for messages */
 
 /* One value as a tensor of x's dtype that broadcasts. */
 tn_tensor nn_scalar(tn_tensor x, double value);

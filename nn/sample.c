@@ -12,19 +12,13 @@ static tn_tensor accurate(tn_tensor x) {
 
 /* ---- grid sampling ---- */
 
-/* Sizes, which may be a run's: (n - less) * by, as a tensor of x's dtype that broadcasts; of which there is one at least; its
- * text. */
+/* Sizes, which may be a run's: (n - less) * by, as a tensor of x's dtype that broadcasts; whether there is one at least. */
 static tn_tensor of_size(tn_tensor x, int64_t n, double less, double by) {
     if (n >= 0) return nn_scalar(x, ((double)n - less) * by);
     tn_tensor v = tn_sub_scalar(nn_size_like(x, n), less);
     return by == 1 ? v : tn_mul_scalar(v, by);
 }
 static bool has_some(tn_tensor x, int64_t n) { return nn_is_size(n) && nn_least(x.graph, n) > 0; }
-enum { MOST_TEXT = 64 };
-static const char *text_of(tn_tensor x, int64_t n, char out[MOST_TEXT]) {
-    if (!tn_dim_text(x.graph, n, out, MOST_TEXT)) out[0] = 0;
-    return out;
-}
 
 typedef struct grid {
     int64_t h, w;
@@ -118,12 +112,13 @@ tn_tensor tn_nn_grid_sample(tn_tensor x, tn_tensor places, tn_nn_grid_opts o) {
     tn_shape s, at;
     tn_tensor poison = { x.graph, 0 }, v;
     if (!check_rank(x, fn, 4, &s) || !check_rank(places, fn, 4, &at)) return poison;
-    char text[5][MOST_TEXT];
+    char text[5][NN_SIZE_TEXT];
     if (at.dim[3] != 2 || at.dim[0] != s.dim[0] || !has_some(x, s.dim[1]) || !has_some(x, s.dim[2]) ||
         (unsigned)o.mode > TN_NN_CUBIC || (unsigned)o.padding > TN_NN_GRID_REFLECTION)
         return nn_fail(x.graph, TN_ERR_SHAPE, "%s: mode %d, padding %d, images of %s x %s, places [%s,..,%s] of %s images", fn,
-                       (int)o.mode, (int)o.padding, text_of(x, s.dim[1], text[0]), text_of(x, s.dim[2], text[1]),
-                       text_of(x, at.dim[0], text[2]), text_of(x, at.dim[3], text[3]), text_of(x, s.dim[0], text[4]));
+                       (int)o.mode, (int)o.padding, nn_size_text(x.graph, s.dim[1], text[0]),
+                       nn_size_text(x.graph, s.dim[2], text[1]), nn_size_text(x.graph, at.dim[0], text[2]),
+                       nn_size_text(x.graph, at.dim[3], text[3]), nn_size_text(x.graph, s.dim[0], text[4]));
     grid g = { s.dim[1], s.dim[2], o, tn_reshape(accurate(x), TN_DIMS(nn_product(x.graph, s.dim, 3), s.dim[3])) };
     places = tn_cast(places, tn_tensor_dtype(g.rows));
     tn_tensor px = coordinate(places, at, &g, 0, g.w), py = coordinate(places, at, &g, 1, g.h);
@@ -167,16 +162,17 @@ tn_tensor tn_nn_roi_align(tn_tensor x, tn_tensor boxes, tn_tensor batch, tn_nn_r
     static const char fn[] = "tn_nn_roi_align";
     tn_shape s, b, i = tn_tensor_shape(batch);
     tn_tensor poison = { x.graph, 0 }, v[4], sum = poison;
-    char text[5][MOST_TEXT];
+    char text[5][NN_SIZE_TEXT];
     if (!check_rank(x, fn, 4, &s) || !check_rank(boxes, fn, 2, &b) || !nn_given(x.graph, batch, fn)) return poison;
     if (o.scale == 0) o.scale = 1;
     if (b.dim[1] != 4 || i.rank != 1 || i.dim[0] != b.dim[0] || o.out[0] < 1 || o.out[1] < 1 || o.out[0] > 4096 ||
         o.out[1] > 4096 || o.samples < 1 || o.samples > 64 || !has_some(x, s.dim[1]) || !has_some(x, s.dim[2]))
         return nn_fail(x.graph, TN_ERR_SHAPE,
                        "%s: %s boxes of %s numbers, %s images, %lld x %lld bins of %d samples squared in images of %s x %s", fn,
-                       text_of(x, b.dim[0], text[0]), text_of(x, b.dim[1], text[1]),
-                       i.rank == 1 ? text_of(x, i.dim[0], text[2]) : "no list of", (long long)o.out[0], (long long)o.out[1],
-                       o.samples, text_of(x, s.dim[1], text[3]), text_of(x, s.dim[2], text[4]));
+                       nn_size_text(x.graph, b.dim[0], text[0]), nn_size_text(x.graph, b.dim[1], text[1]),
+                       i.rank == 1 ? nn_size_text(x.graph, i.dim[0], text[2]) : "no list of", (long long)o.out[0],
+                       (long long)o.out[1], o.samples, nn_size_text(x.graph, s.dim[1], text[3]),
+                       nn_size_text(x.graph, s.dim[2], text[4]));
     tn_tensor rows = tn_reshape(accurate(x), TN_DIMS(nn_product(x.graph, s.dim, 3), s.dim[3]));
     boxes = accurate(boxes);
     axis_sample sy = sample_axis(boxes, &o, b.dim[0], 1, o.out[0], s.dim[1]),
@@ -229,14 +225,15 @@ tn_tensor tn_nn_nms(tn_tensor boxes, tn_tensor scores, int64_t most, tn_nn_nms_o
     tn_tensor poison = { boxes.graph, 0 }, picked = poison;
     if (out_count) *out_count = poison;
     if (!check_rank(boxes, fn, 3, &b) || !check_rank(scores, fn, 2, &s)) return poison;
-    char text[5][MOST_TEXT];
+    char text[5][NN_SIZE_TEXT];
     if (b.dim[2] != 4 || s.dim[0] != b.dim[0] || s.dim[1] != b.dim[1] || most < 0 || !(o.iou >= 0 && o.iou <= 1))
         return nn_fail(boxes.graph, TN_ERR_SHAPE, "%s: boxes [%s,%s,%s], scores [%s,%s], at most %lld, overlap %g", fn,
-                       text_of(boxes, b.dim[0], text[0]), text_of(boxes, b.dim[1], text[1]), text_of(boxes, b.dim[2], text[2]),
-                       text_of(boxes, s.dim[0], text[3]), text_of(boxes, s.dim[1], text[4]), (long long)most, o.iou);
+                       nn_size_text(boxes.graph, b.dim[0], text[0]), nn_size_text(boxes.graph, b.dim[1], text[1]),
+                       nn_size_text(boxes.graph, b.dim[2], text[2]), nn_size_text(boxes.graph, s.dim[0], text[3]),
+                       nn_size_text(boxes.graph, s.dim[1], text[4]), (long long)most, o.iou);
     if (b.dim[1] && !has_some(boxes, b.dim[1]))
         return nn_fail(boxes.graph, TN_ERR_SHAPE, "%s: %s boxes, which may be none: a dim of boxes begins at 1", fn,
-                       text_of(boxes, b.dim[1], text[0]));
+                       nn_size_text(boxes.graph, b.dim[1], text[0]));
     if (most == 0 || b.dim[1] == 0) {
         if (out_count) *out_count = tn_full(boxes.graph, TN_I64, TN_DIMS(b.dim[0]), 0);
         return tn_full(boxes.graph, TN_I64, TN_DIMS(b.dim[0], most), -1);
