@@ -116,46 +116,8 @@ if [ "$(uname -m)" = x86_64 ]; then
 fi
 
 # Sizes that a call gives: one text for all of them, with the numbers of `tenon run`; another size is refused by the call.
-cat >sizes.tn <<'EOF'
-graph @sizes<n 1..6, m 2..12 by 2>(x f32[n,m,5]) {
-  %1 = iota axis=0 f32[5,20]
-  %2 = tanh %1
-  %3 = dot x, %2 contract=[2]x[0] f32[n,m,20]
-  %4 = iota axis=1 f32[n,m,20]
-  %5 = tanh %4
-  %6 = mul %3, %5
-  %7 = dot %6, %3 batch=[0]x[0] contract=[2]x[2] f32[n,m,m]
-  %8 = reduce_max %7 axes=[2] f32[n,m,1]
-  %9 = expand %8 f32[n,m,m]
-  %10 = sub %7, %9
-  %11 = exp %10
-  %12 = sum %11 axes=[2] f32[n,m,1]
-  %13 = expand %12 f32[n,m,m]
-  %14 = div %11, %13
-  %15 = dot %14, %6 batch=[0]x[0] contract=[2]x[1] f32[n,m,20]
-  return %15 as "y"
-}
-EOF
-cat >turns.tn <<'EOF'
-graph @turns<n 1..6, m 2..12 by 2>(x f32[n,m,5]) {
-  %1 = permute x perm=[1,0,2] f32[m,n,5]
-  %2 = iota axis=0 f32[m,n,5]
-  %3 = add %1, %2
-  %4 = const 0.5 f32[]
-  %5 = reshape %4 f32[1,1]
-  %6 = expand %5 f32[n,5]
-  %7 = const 1000 i64[]
-  region @b(%c f32[n,5], %xt f32[n,5]) {
-    %8 = mul %c, 0.5
-    %9 = add %8, %xt
-    %10 = tanh %9
-    return %10, %9
-  }
-  %s = scan %7, %6, %3 body=@b carry=1 steps=1 length=m f32[n,5]
-  %ys = proj %s index=1 f32[m,n,5]
-  return %ys as "y"
-}
-EOF
+cp "$SOURCE_DIR"/tests/cli/export/*.tn .
+sed 's/length=m/length=m reverse=1/' turns.tn >back.tn
 cat >sizes.c <<'C'
 #include "open.h"
 #include <stdio.h>
@@ -198,7 +160,7 @@ int main(void) {
     return 0;
 }
 C
-for model in sizes turns; do
+for model in sizes turns back; do
     for size in "3 8" "6 12" "1 2" "3 8"; do
         "$tenon" run $model.tn --input "x=${size/ /x}x5xf32:0.25" --limit=-1 --quiet | sed 1d | tr -d '[] \n' | tr , '\n' | awk 'NF { printf "%.4f\n", $1 }'
     done >want
