@@ -29,8 +29,8 @@ static bool is_half(const graph *g, const node *d, const dot_sizes *s, int x) {
     return half ? n->op != OP_cast || from || s->side[!x] > TILE : from;
 }
 
-/* It is made of powers of what is left of scores without a number of their row: weights of attention, or their gradient. Their
- * contractions stay whole, so that attention is one kernel (sched/attention_fusion.c). */
+/* v is computed from exp(scores - a number of their row): weights of attention, or their gradient. Their contractions stay
+ * whole, so that attention is one kernel (sched/attention_fusion.c). dot_may_split knows the weights alone. */
 static bool is_of_weights(const graph *g, val v, int depth) {
     const node *n = graph_get(g, v);
     if (depth == 0) return false;
